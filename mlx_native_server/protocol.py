@@ -145,7 +145,10 @@ class Client:
 
 @dataclass(frozen=True)
 class Request:
-    """One Messages request. `temperature`, `top_p`, `top_k` are None where the client left them out."""
+    """One Messages request. `temperature`, `top_p`, `top_k` are None where the client left them out.
+
+    `subagent`: Claude Code sends it for a helper agent, whose system prompt is its task.
+    """
 
     messages: tuple[Message, ...]
     model: str = ""
@@ -162,6 +165,7 @@ class Request:
     effort: str = ""
     output_schema: Mapping[str, Any] | None = None
     client: Client = Client()
+    subagent: bool = False
 
 
 # ── the prompt ───────────────────────────────────────────────────────────────────────────────────
