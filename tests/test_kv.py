@@ -1,0 +1,106 @@
+"""States of every kind of layer cache: cutting back, second handles, sizes, quantization."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm import load as load_model
+from mlx_lm.generate import generate_step
+
+from mlx_native_server import kv
+
+TOKENS = [300 + (7 * i) % 250 for i in range(200)]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[..., Path]) -> Callable[..., Any]:
+    loaded: dict[str, Any] = {}
+
+    def get(family: str, **shape: Any) -> Any:
+        key = family + repr(shape)
+        if key not in loaded:
+            loaded[key] = load_model(str(tiny_model(family, **shape)))[0]
+        return loaded[key]
+
+    return get
+
+
+def goes_on(model: Any, state: kv.State, tokens: list[int]) -> list[int]:
+    """What the model says after the state and then `tokens`."""
+    return [token for token, _ in generate_step(mx.array(tokens), model, max_tokens=8, prompt_cache=state)]
+
+
+def filled(model: Any, tokens: list[int]) -> kv.State:
+    state = kv.new(model)
+    kv.prefill(model, state, tokens)
+    return state
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_state_cut_back_goes_on_as_a_cold_one(model: Any, family: str) -> None:
+    state = filled(model(family), TOKENS)
+    assert kv.can_cut(state)
+    kv.cut(state, 80)
+    assert goes_on(model(family), state, [400, 401]) == goes_on(model(family), filled(model(family), TOKENS[:120]), [400, 401])
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "qwen3_next", "qwen3_5"])
+def test_every_layer_is_asked_whether_it_can_be_cut(model: Any, family: str) -> None:
+    """Gemma's first layer is a rotating one, and Qwen's last is a plain one: no single layer answers for all."""
+    state = filled(model(family), TOKENS)
+    assert not kv.can_cut(state)
+    with pytest.raises(ValueError):
+        kv.cut(state, 80)
+
+
+def test_a_rotating_state_can_be_cut_until_it_wraps(model: Any) -> None:
+    state = filled(model("gemma3"), TOKENS[:40])
+    kv.cut(state, 10)
+    assert goes_on(model("gemma3"), state, [400]) == goes_on(model("gemma3"), filled(model("gemma3"), TOKENS[:30]), [400])
+
+
+@pytest.mark.parametrize("drop", [-1, 300])
+def test_a_cut_that_makes_no_sense_is_refused(model: Any, drop: int) -> None:
+    """An inconsistent amount must not be accepted silently: the state would be used although it is wrong."""
+    with pytest.raises(ValueError):
+        kv.cut(filled(model("llama"), TOKENS), drop)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gemma4", "qwen3_next", "qwen3_5"])
+def test_continuing_one_handle_leaves_the_other_as_it_was(model: Any, family: str) -> None:
+    state = filled(model(family), TOKENS)
+    twin = kv.handles(state)
+    expected = goes_on(model(family), filled(model(family), TOKENS), [400, 401])
+    goes_on(model(family), twin, [350, 351, 352] * 30)
+    assert goes_on(model(family), state, [400, 401]) == expected
+
+
+def test_handles_of_a_quantized_state_are_separate_too(model: Any) -> None:
+    wide = model("llama", hidden_size=256)
+    state = filled(wide, TOKENS)
+    kv.quantize(state, 8, 0)
+    twin = kv.handles(state)
+    goes_on(wide, twin, [350, 351, 352] * 30)
+    fresh = filled(wide, TOKENS)
+    kv.quantize(fresh, 8, 0)
+    assert goes_on(wide, state, [400, 401]) == goes_on(wide, fresh, [400, 401])
+
+
+@pytest.mark.parametrize(("family", "shape", "refused"), [
+    ("llama", {"hidden_size": 256}, False),
+    ("llama", {}, True),  # heads of 16 values
+    ("gemma3", {}, True),
+    ("qwen3_next", {}, True),
+    ("qwen3_next", {"head_dim": 64}, False),  # its recurrent layers stay as they are
+])
+def test_which_models_can_have_a_quantized_cache(model: Any, family: str, shape: dict[str, int], refused: bool) -> None:
+    assert bool(kv.quantization_refusal(model(family, **shape), 4)) is refused
+
+
+def test_the_size_is_that_of_the_arrays(model: Any) -> None:
+    assert kv.nbytes(kv.new(model("gemma3"))) == 0
+    # 4 layers, keys and values, 2 heads of 16 float32 values, 256 tokens as the least allocation
+    assert kv.nbytes(filled(model("llama"), TOKENS)) == 4 * 2 * 2 * 16 * 4 * 256

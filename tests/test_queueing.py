@@ -1,0 +1,140 @@
+"""Whose turn it is and for how long, without a model."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from mlx_native_server.memory import GIB
+from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece
+from mlx_native_server.queueing import ALONE_S, BURST_S, SLICE_S, EngineTicket, Prompts, Rate, Task, choose, chunk_tokens
+
+
+def task(prompt_tokens: int, arrived_s: float = 0.0, held_tokens: int = 0) -> Task:
+    return Task(Job("req", [1] * prompt_tokens, 8), EngineTicket(), arrived_s, held_tokens=held_tokens)
+
+
+@pytest.mark.parametrize(("rests", "turn", "expected"), [
+    ([900, 40, 100], 0, 1),
+    ([900, 40, 100], 3, 0),  # the oldest has every fourth turn
+    ([900, 40, 100], 4, 1),
+    ([40, 40], 1, 0),  # among equals the older
+    ([7], 2, 0),
+])
+def test_short_prompts_go_first_and_the_oldest_now_and_then(rests: list[int], turn: int, expected: int) -> None:
+    tasks = [task(rest, arrived_s=number) for number, rest in enumerate(rests)]
+    assert choose(tasks, turn) is tasks[expected]
+
+
+def test_what_counts_is_the_rest_of_a_prompt() -> None:
+    begun, new = task(1000, held_tokens=990), task(100, arrived_s=1.0)
+    assert choose([begun, new], 0) is begun
+
+
+def test_nobody_is_chosen_from_nobody() -> None:
+    assert choose([], 0) is None
+
+
+@pytest.mark.parametrize(("rate", "budget_s", "largest", "expected"), [
+    (1000.0, 0.5, 2048, 500),
+    (1000.0, 0.5, 300, 300),
+    (20.0, 0.5, 512, 64),  # never less
+    (20.0, 0.5, 32, 32),  # unless the setting is
+    (0.0, 0.5, 512, 64),  # nothing measured yet
+    (1000.0, -1.0, 512, 64),
+])
+def test_a_chunk_is_sized_from_the_measured_rate(rate: float, budget_s: float, largest: int, expected: int) -> None:
+    assert chunk_tokens(rate, budget_s, largest) == expected
+
+
+def test_the_rate_follows_recent_chunks_and_ignores_tiny_ones() -> None:
+    rate = Rate()
+    rate.add(100, 1.0)
+    assert rate.tokens_per_s == 100
+    rate.add(300, 1.0)
+    assert rate.tokens_per_s == 200
+    rate.add(2, 1.0)
+    assert rate.tokens_per_s == 200
+
+
+def prompts(*rests: int, rate: float = 100.0, max_running: int = 16) -> Prompts:
+    made = Prompts(max_running, 512)
+    made.waiting += [task(rest + 1, arrived_s=number) for number, rest in enumerate(rests)]
+    made.rate.add(int(rate), 1.0)
+    return made
+
+
+@pytest.mark.parametrize(("rests", "rows", "streaming", "expected"), [
+    ([6000], 0, False, 100),  # alone: a second's worth
+    ([6000], 1, True, 64),
+    ([6000, 7000], 0, False, 64),
+    ([30], 1, True, 30),
+])
+def test_a_chunk_is_shorter_while_others_wait_or_decode(rests: list[int], rows: int, streaming: bool, expected: int) -> None:
+    chunk = prompts(*rests).next_chunk(0.0, True, rows, streaming)
+    assert chunk is not None and chunk[1] == expected
+
+
+@pytest.mark.parametrize(("spent_s", "streaming", "goes_on"), [
+    (0.1, True, True), (0.3, True, False), (0.3, False, True), (SLICE_S + 1, False, True), (BURST_S, False, False),
+])
+def test_a_slice_goes_on_with_prompts_that_fit(spent_s: float, streaming: bool, goes_on: bool) -> None:
+    """30 tokens take 0.3 s. Nobody watches a gap before the first text, so a burst may take longer then."""
+    assert (prompts(30, 30).next_chunk(spent_s, False, 1, streaming) is not None) is goes_on
+
+
+def test_a_slice_has_always_a_first_chunk() -> None:
+    assert prompts(6000, rate=33).next_chunk(0.0, True, 1, True) is not None
+
+
+def test_nobody_begins_beyond_the_limit_of_running_jobs() -> None:
+    full = prompts(30, 40, max_running=2)
+    assert full.next_chunk(0.0, True, 2, True) is None
+    full.begin(full.waiting[1])
+    chunk = full.next_chunk(0.0, True, 1, True)
+    assert chunk is not None and chunk[0] is full.begun[0]
+
+
+def test_a_lone_prompt_on_a_fast_machine_gets_the_whole_chunk() -> None:
+    chunk = prompts(6000, rate=5000).next_chunk(0.0, True, 0, False)
+    assert chunk is not None and chunk[1] == 512 and ALONE_S * 5000 > 512
+
+
+def test_a_ticket_ends_once_whoever_ends_it() -> None:
+    ticket = EngineTicket()
+    results: list[bool] = []
+    failed = Failed(ApiError(500, "api_error", "x"))
+    threads = [threading.Thread(target=lambda: results.append(ticket.put(failed))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results.count(True) == 1
+    assert not ticket.put(Piece("late", 1))
+    assert ticket.get(0) == failed and ticket.get(0) is None
+
+
+def test_the_last_prompt_token_is_not_prefilled() -> None:
+    assert task(1).prefill_tokens == 0
+    assert task(10, held_tokens=4).prefill_tokens == 5
+    assert task(0).prefill_tokens == 0
+
+
+def test_rates_and_times_of_a_task() -> None:
+    done = task(10, arrived_s=1.0)
+    assert (done.ttft_s, done.decode_rate) == (0.0, 0.0)
+    done.first_token_s, done.last_token_s, done.generated = 3.0, 5.0, [7] * 21
+    assert (done.ttft_s, done.decode_rate) == (2.0, 10.0)
+
+
+def test_the_log_line_says_what_a_request_cost() -> None:
+    done = Task(Job("req_1", [1] * 30, 8, client=Client(session_id="s", agent_id="a")), EngineTicket(), 1.0, reused_tokens=20, peak_bytes=3 * GIB)
+    assert done.summary("stop", GIB // 2) == (
+        "request req_1 agent=a session=s prompt=30 reused=20 prefilled=10 generated=0 ttft_s=0.00 tokens_per_s=0.0 stop=stop "
+        "peak_gb=3.00 released_gb=0.50 from=- miss=-")
+
+
+def test_an_end_is_final() -> None:
+    ticket = EngineTicket()
+    assert ticket.put(Finished("stop")) and ticket.ended
+    assert not ticket.put(Finished("stop"))
