@@ -1,0 +1,170 @@
+"""Between HTTP and the engine: what a request body means for the model that is served.
+
+A body is parsed, rewritten by the profiles, turned into a prompt, rendered and encoded. Counting is exactly that and
+the length; answering goes on to the window and the engine's queue. So the two can never differ. Nothing here waits for
+a generation or takes a lock. Sockets, routes and keys are `server.py`'s.
+"""
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from .config import Settings
+from .conversion import to_prompt
+from .profiles import apply_profiles
+from .protocol import Encoded, Job, Prompt, Request, Sampling, Ticket, Traits, bad_request, overloaded
+from .request import parse_json, parse_request
+from .respond import Events, Turn, respond
+
+logger = logging.getLogger(__name__)
+
+ANSWER_TOKENS = 1024
+"""Tokens of the window that a prompt leaves free for the answer (fewer when the request wants fewer)."""
+
+CLAUDE_NAMES = ("claude-opus-4-6", "claude-sonnet-4-6", "claude-haiku-4-5-20251001")
+"""Names that clients ask for by default. The loaded model answers to every name, these are only listed."""
+
+
+class Tokenizer(Protocol):
+    """What is needed of the model before its weights are there (`tokens.ModelTokenizer`)."""
+
+    traits: Traits
+    context_tokens: int
+    sampling: Sampling
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        """The rendered prompt and its ids. Safe from any thread."""
+
+
+class Generates(Protocol):
+    """What is needed of the engine (`engine.Engine`). Neither call waits for a generation."""
+
+    def submit(self, job: Job) -> Ticket:
+        """Queue a job. Raises `ApiError` 529 when the queue is full."""
+
+    def health(self) -> dict[str, Any]:
+        """`status` (`loading`, `ok` or `failed`), progress, load and memory as JSON values."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A queued request and its events to come (None: nothing yet). Closing the events cancels it."""
+
+    request: Request
+    events: Events
+
+
+class Service:
+    """One served model. The tokenizer comes before the weights do: `use` it when it is there."""
+
+    def __init__(self, settings: Settings, engine: Generates):
+        self.settings = settings
+        self._engine = engine
+        self._tokenizer: Tokenizer | None = None
+        self._started_s = time.monotonic()
+        self._created = int(time.time())
+
+    def use(self, tokenizer: Tokenizer) -> None:
+        """From now on requests are accepted."""
+        self._tokenizer = tokenizer
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The window in tokens, None until the tokenizer is there."""
+        if self._tokenizer is None:
+            return self.settings.context_tokens or None
+        return self.settings.context_tokens or self._tokenizer.context_tokens
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────
+
+    def count(self, raw: bytes, headers: Mapping[str, str]) -> int:
+        """The tokens that `answer` would prefill for this body. Raises `ApiError`."""
+        _, encoded, _ = self._encode(raw, headers, counting=True)
+        return len(encoded.tokens)
+
+    def answer(self, raw: bytes, headers: Mapping[str, str], request_id: str) -> Answer:
+        """Queue the request in this body. Raises `ApiError` for everything that is known before the model answers."""
+        request, encoded, tokenizer = self._encode(raw, headers)
+        if self.settings.debug_request:
+            logger.info("%s asks: %s", request_id, _shape(request))
+        turn = Turn(
+            id=request_id,
+            request=request,
+            encoded=encoded,
+            traits=tokenizer.traits,
+            sampling=_sampling(request, tokenizer.sampling),
+            max_tokens=_fit(len(encoded.tokens), request.max_tokens, self.context_tokens or sys.maxsize),
+            log_answer=self.settings.debug_response,
+        )
+        return Answer(request, respond(turn, self._engine.submit))
+
+    def _encode(self, raw: bytes, headers: Mapping[str, str], counting: bool = False) -> tuple[Request, Encoded, Tokenizer]:
+        request = parse_request(parse_json(raw), headers, self.settings.max_tokens, counting)
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            raise overloaded("the model is not loaded yet")
+        request = apply_profiles(request, self.settings)
+        return request, tokenizer.encode(to_prompt(request, tokenizer.traits, self.settings.suppress_thinking)), tokenizer
+
+    # ── what is served, and how it is ────────────────────────────────────────────────────────────
+
+    def model(self, name: str) -> dict[str, Any]:
+        """The entry of one model, with the keys of Anthropic's and of OpenAI's lists. Every name is the loaded model."""
+        return {
+            "type": "model",
+            "object": "model",
+            "id": name,
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(self._created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "created": self._created,
+            "owned_by": "local",
+            "max_input_tokens": self.context_tokens,
+            "max_tokens": self.context_tokens,
+            "context_length": self.context_tokens,
+        }
+
+    def models(self) -> dict[str, Any]:
+        """The list of models: the loaded one first."""
+        data = [self.model(name) for name in dict.fromkeys((self.settings.model, *CLAUDE_NAMES))]
+        return {"object": "list", "data": data, "has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}
+
+    def health(self) -> dict[str, Any]:
+        """How the server is, `status` first."""
+        state = self._engine.health()
+        return {
+            "status": state["status"],
+            "model": self.settings.model,
+            "prefill_size": self.settings.prefill_size,
+            "context_tokens": self.context_tokens,
+            "uptime_s": round(time.monotonic() - self._started_s, 1),
+            **state,
+        }
+
+
+def _sampling(request: Request, default: Sampling) -> Sampling:
+    """The request's sampling, the model's own where the client left a parameter out."""
+    given = {f.name: getattr(request, f.name) for f in dataclasses.fields(Sampling)}
+    return dataclasses.replace(default, **{name: value for name, value in given.items() if value is not None})
+
+
+def _fit(prompt_tokens: int, max_tokens: int, window_tokens: int) -> int:
+    """`max_tokens`, cut to what the window has left after the prompt.
+
+    Raises `ApiError` 400 where too little is left. Claude Code compacts its conversation when it reads these words.
+    """
+    most = window_tokens - min(max_tokens, ANSWER_TOKENS, window_tokens // 2)
+    if prompt_tokens > most:
+        raise bad_request(f"prompt is too long: {prompt_tokens} tokens > {most} maximum")
+    return min(max_tokens, window_tokens - prompt_tokens)
+
+
+def _shape(request: Request) -> str:
+    """Roles and block types of the last messages, without their text."""
+    blocks = (f"{m.role}[{', '.join(type(b).__name__ for b in m.content)}]" for m in request.messages[-6:])
+    return f"{request.model}, max_tokens {request.max_tokens}, {len(request.tools)} tools, … {' '.join(blocks)}"
