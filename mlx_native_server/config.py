@@ -2,12 +2,16 @@
 
 Each field of `Settings` carries its environment variable, its default, what it accepts and one line of help; the
 command line, `--help` and the README's table follow from that. An empty or blank value always means the default.
-The environment is passed in (`load(os.environ)`): nothing here reads it, so a settings file is one more mapping
-put underneath it.
+The environment is passed in (`load(os.environ)`) and so is the settings file, one more mapping underneath it: nothing
+here reads either.
 """
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import math
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Callable, Mapping
 
@@ -71,6 +75,17 @@ def _switch(text: str) -> bool:
     return _SWITCH[text.lower()]
 
 
+def word(*values: str) -> Kind:
+    """One of a few words, in any case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(text)
+        return text.lower()
+
+    return Kind("one of " + ", ".join(values), parse)
+
+
 TEXT = Kind("any text", str)
 GIGABYTES = Kind("a number of gigabytes, 0 or more", _gigabytes)
 GIGABYTES_OR_AUTO = Kind("auto, or a number of gigabytes, 0 or more", _gigabytes_or_auto)
@@ -102,11 +117,13 @@ class Settings:
     suppress_thinking: bool = _setting("MLX_SUPPRESS_THINKING", True, SWITCH, "no thinking unless the request asks for it")
     tool_retries: int = _setting("MLX_TOOL_RETRIES", 2, whole(0), "new attempts after a tool call that cannot be read")
     code_mode: bool = _setting("MLX_CODE_MODE", True, SWITCH, "shorter prompt and tools for Claude Code")
+    code_tools: str = _setting("MLX_CODE_TOOLS", "core", TEXT, "tools that code mode shows: core, all, or names with commas between")
     browser_mode: bool = _setting("MLX_BROWSER_MODE", False, SWITCH, "prompt and tools for steering a browser")
     append_system_prompt_file: str = _setting("MLX_APPEND_SYSTEM_PROMPT_FILE", "", TEXT, "file appended to every system prompt")
     live_stream: bool = _setting("MLX_LIVE_STREAM", True, SWITCH, "stream text as it is generated; off sends it at the end")
     debug_request: bool = _setting("MLX_DEBUG_REQUEST", False, SWITCH, "log the shape of each request's last messages")
     debug_response: bool = _setting("MLX_DEBUG_RESPONSE", False, SWITCH, "log tool schemas and the start of each response")
+    log_format: str = _setting("MLX_LOG_FORMAT", "text", word("text", "json"), "text for people, json for one object a line")
 
 
 @dataclass(frozen=True)
@@ -134,16 +151,17 @@ class Setting:
 SETTINGS = tuple(Setting(f.name, default=f.default, **f.metadata) for f in fields(Settings))
 
 
-def load(env: Mapping[str, str], flags: Mapping[str, str | None] | None = None) -> Settings:
-    """The settings from environment variables and, before them, command-line flags (by field name; None is not given).
+def load(env: Mapping[str, str], flags: Mapping[str, str | None] | None = None, file: Mapping[str, str] | None = None) -> Settings:
+    """The settings from command-line flags (by field name; None is not given), else environment variables, else the file.
 
     Raises `SettingError` for the first value that is not allowed.
     """
-    flags = flags or {}
+    flags, file = flags or {}, file or {}
     values: dict[str, Any] = {}
     for row in SETTINGS:
-        given = flags.get(row.field)
-        name, text = (row.env, env.get(row.env, "")) if given is None else (row.flag, given)
+        places = [(row.flag, flags.get(row.field)), (row.env, env.get(row.env) or None), (f"{row.env} in the settings file", file.get(row.env))]
+        # a blank flag is a wish for the default, a blank variable is one that somebody has cleared
+        name, text = next(((name, text) for name, text in places if text is not None and (text.strip() or name == row.flag)), ("", ""))
         if text.strip():
             values[row.field] = _parse(row, name, text.strip())
     return Settings(**values)
@@ -154,3 +172,43 @@ def _parse(row: Setting, name: str, text: str) -> Any:
         return row.kind.parse(text)
     except ValueError:
         raise SettingError(f"{name}: {text!r} is not allowed, it takes {row.kind.allowed}") from None
+
+
+# ── the settings file ────────────────────────────────────────────────────────────────────────────
+
+_LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)")
+
+
+def parse_file(text: str, path: object = "the settings file") -> dict[str, str]:
+    """The variables of a settings file: `NAME=value` lines, `#` comments; quotes around a value are taken off.
+
+    Raises `SettingError` naming the line that is neither.
+    """
+    values = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if not (match := _LINE.fullmatch(line)):
+            raise SettingError(f"{path}, line {number}: {line!r} is not allowed, it takes NAME=value")
+        name, value = match.groups()
+        values[name] = value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+    return values
+
+
+def with_variable(text: str, name: str, value: str) -> str:
+    """The settings file's text with one variable set: in place where it is, else as the last line."""
+    lines = text.splitlines()
+    found = [i for i, line in enumerate(lines) if (match := _LINE.fullmatch(line.strip())) and match[1] == name]
+    for i in found:
+        lines[i] = f"{name}={value}"
+    return "\n".join([*lines, *([] if found else [f"{name}={value}"])]) + "\n"
+
+
+_NOT_COMPARED = {"host", "port", "api_key", "max_running", "max_waiting", "live_stream", "debug_request", "debug_response", "log_format"}
+
+
+def fingerprint(settings: Settings) -> str:
+    """Twelve characters that are equal for settings which give the same answers in the same memory."""
+    compared = {name: value for name, value in dataclasses.asdict(settings).items() if name not in _NOT_COMPARED}
+    return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:12]

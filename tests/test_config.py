@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mlx_native_server.config import SETTINGS, SettingError, Settings, load
+from mlx_native_server.config import SETTINGS, SettingError, Settings, fingerprint, load, parse_file, with_variable
 
 EXAMPLES = {
     # field: (texts and values that it takes, texts that it does not)
@@ -24,6 +24,7 @@ EXAMPLES = {
     "kv_bits": ([("0", 0), ("4", 4), ("8", 8)], ["1", "7", "16", "four"]),
     "kv_quant_start": ([("0", 0)], ["-1"]),
     "tool_retries": ([("0", 0), ("5", 5)], ["-1", "no"]),
+    "log_format": ([("text", "text"), ("JSON", "json")], ["xml", "1"]),
     "append_system_prompt_file": ([("~/prompt.txt", "~/prompt.txt")], []),
 }
 SWITCHES = ["suppress_thinking", "code_mode", "browser_mode", "live_stream", "debug_request", "debug_response"]
@@ -87,3 +88,43 @@ def test_names_are_unique_and_follow_one_pattern() -> None:
 
 def test_the_key_is_not_shown_where_settings_are_printed() -> None:
     assert "s3cret" not in repr(load({"MLX_API_KEY": "s3cret"}))
+
+
+# ── the settings file ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("env, flags, port", [
+    ({}, {}, 5001), ({"MLX_PORT": "5002"}, {}, 5002), ({"MLX_PORT": " "}, {}, 5001), ({"MLX_PORT": "5002"}, {"port": "5003"}, 5003), ({}, {"port": ""}, 4000),
+])  # fmt: skip
+def test_variables_win_over_the_file_and_flags_over_both(env: dict, flags: dict, port: int) -> None:
+    assert load(env, flags, {"MLX_PORT": "5001"}).port == port
+
+
+def test_a_bad_value_in_the_file_says_that_it_is_there() -> None:
+    with pytest.raises(SettingError, match="^MLX_PORT in the settings file: 'x' is not allowed"):
+        load({}, {}, {"MLX_PORT": "x"})
+
+
+def test_a_file_is_lines_of_variables() -> None:
+    text = "# mine\n\nMLX_MODEL=org/a b\nexport MLX_PORT = 4001\nHF_HOME='/big disk/hf'\nMLX_API_KEY=\"a#b='\"\nMLX_HOST=\n"
+    assert parse_file(text) == {"MLX_MODEL": "org/a b", "MLX_PORT": "4001", "HF_HOME": "/big disk/hf", "MLX_API_KEY": "a#b='", "MLX_HOST": ""}
+
+
+@pytest.mark.parametrize("line", ["MLX_MODEL", "=x", "set MLX_PORT=1", "MLX-PORT=1"])
+def test_a_line_that_is_none_is_named(line: str) -> None:
+    with pytest.raises(SettingError, match="env, line 2: "):
+        parse_file(f"# mine\n{line}\n", "env")
+
+
+@pytest.mark.parametrize("text, after", [
+    ("", "MLX_MODEL=b\n"), ("# x\nMLX_MODEL=a\nMLX_PORT=1", "# x\nMLX_MODEL=b\nMLX_PORT=1\n"), ("#MLX_MODEL=a\n", "#MLX_MODEL=a\nMLX_MODEL=b\n"),
+])  # fmt: skip
+def test_setting_one_variable_keeps_the_rest(text: str, after: str) -> None:
+    assert with_variable(text, "MLX_MODEL", "b") == after
+
+
+def test_the_fingerprint_is_about_the_answers_and_shows_no_key() -> None:
+    same = [Settings(), Settings(port=1), Settings(api_key="k"), Settings(debug_request=True)]
+    assert len({fingerprint(settings) for settings in same}) == 1
+    other = [Settings(model="m"), Settings(browser_mode=True), Settings(kv_bits=4), Settings(append_system_prompt_file="f"), Settings(context_tokens=9)]
+    assert len({fingerprint(settings) for settings in [*other, Settings()]}) == 6
