@@ -6,12 +6,14 @@ until `settle` says which text goes out, or a call does. Where regions begin and
 """
 from __future__ import annotations
 
+import json
 import re
-from typing import Collection
+from typing import Any, Collection
 
 from .events import EventWriter
 from .markdown import CodeTracker
 from .parsers.place import Place
+from .parsers.sink import Recording
 
 NAME_WITHIN = 160
 """Characters of a region within which it must name a declared tool to be taken for a call of it."""
@@ -69,6 +71,9 @@ class Answer(EventWriter):
         self.over = False
         self.failed: FailedRegion | None = None
         self._opening, self._one_call = opening, one_call
+        self._made: list[tuple[str, list[str]]] = []  # name and JSON of the calls written
+        self._salvaged: list[tuple[str, dict[str, Any]]] = []  # calls that wait: the model may write them again properly
+        self._draft: Recording | None = None  # a call that may be one of them
         self._names = re.compile("|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)) if names else None
         self._held: list[str] | None = [] if holds_text else None
         self._again = False
@@ -77,8 +82,8 @@ class Answer(EventWriter):
 
     @property
     def has_text(self) -> bool:
-        """Whether visible text was written."""
-        return bool(self._held) or super().has_text
+        """Whether there is visible text, sent or kept back."""
+        return self.failed is not None or bool(self._held) or super().has_text and not self._again
 
     @property
     def held(self) -> str | None:
@@ -95,7 +100,9 @@ class Answer(EventWriter):
     def raw_text(self, text: str) -> None:
         """Text of a region that is no call."""
         self.code.passed(text)
-        self.region_failed(ended=True)
+        if text.strip():
+            self.write_salvaged()
+            self.region_failed(ended=True)
         if self.failed:
             self.place.text(text)
             self.failed.add(self._unbegun(text))
@@ -103,12 +110,23 @@ class Answer(EventWriter):
             self.text(text)
         self.behind = ""
 
+    def example_text(self, text: str) -> None:
+        """Text of a region that shows a call: a second attempt has nothing to mend."""
+        self.let_go()
+        self.code.passed(text)
+        self.text(text)
+        self.behind = ""
+
     def text(self, text: str) -> None:
         self.place.text(text)
+        if not text.isspace():
+            self.write_salvaged()
         text = self._unbegun(text)
         if self.failed and not self.failed.takes(text):
             self.let_go()
-        if self.failed:
+        if self.failed and self.failed.gap:
+            self.failed.gap += text
+        elif self.failed:
             self.failed.add(text)
         else:
             self._send(text)
@@ -157,7 +175,7 @@ class Answer(EventWriter):
     def again(self, opening: str) -> None:
         """From here on come the text and calls of a second attempt at what is kept back."""
         self.failed, self._held, self._opening, self._again = None, [], opening, True
-        self.code, self.behind = CodeTracker(), ""
+        self.code, self.behind, self.place = CodeTracker(), "", Place(self.place.ends)
 
     def settle(self, text: str) -> None:
         """What goes out in place of all that is kept back."""
@@ -167,10 +185,42 @@ class Answer(EventWriter):
     # ── other blocks ─────────────────────────────────────────────────────────────────────────────
 
     def thinking(self, text: str) -> None:
+        self.write_salvaged()
         if not self._again:
             super().thinking(text)
 
+    def thinking_omitted(self, text: str) -> None:
+        self.write_salvaged()
+        if not self._again:
+            super().thinking_omitted(text)
+
+    def call_salvaged(self, call: tuple[str, dict[str, Any]]) -> None:
+        """A call that was guessed: dropped where a parsed one equals it."""
+        self.let_go()
+        self.block_passed("call")
+        if any(call == (name, json.loads("".join(made))) for name, made in self._made):
+            return
+        self._close()  # what follows does not belong to the text before
+        self._salvaged.append(call)
+        if self._one_call:
+            self.write_salvaged()
+
+    def write_salvaged(self) -> None:
+        """The salvaged calls were not written again: they count."""
+        waiting, self._salvaged = self._salvaged, []
+        code = self.code  # it stands behind them already
+        for name, given in waiting:
+            self.call_started(name)
+            self.call_json(json.dumps(given, ensure_ascii=False))
+            self.call_stopped(complete=True)
+        self.code = code
+
     def call_started(self, name: str) -> None:
+        if any(name == salvaged for salvaged, _ in self._salvaged):
+            self._draft = Recording()
+            return self._draft.call_started(name)
+        self.write_salvaged()
+        self._made.append((name, []))
         self.let_go()
         if self._held is not None:
             self.settle("" if self._again else self.held)
@@ -180,10 +230,22 @@ class Answer(EventWriter):
             self.block_passed("call")
 
     def call_json(self, partial: str) -> None:
+        if self._draft:
+            return self._draft.call_json(partial)
+        self._made[-1][1].append(partial)
         if not self.over:
             super().call_json(partial)
 
     def call_stopped(self, complete: bool) -> None:
+        if self._draft:
+            draft, self._draft = self._draft, None
+            draft.call_stopped(complete)
+            again = draft.calls() if complete else []
+            self._salvaged = [call for call in self._salvaged if call not in again]
+            self.write_salvaged()
+            return draft.replay(self)
+        if not complete:
+            self._made.pop()
         if not self.over:
             super().call_stopped(complete)
             self.over = self._one_call and complete

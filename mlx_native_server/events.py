@@ -106,7 +106,7 @@ class EventWriter:
         """Visible text."""
         self._write("text", text)
 
-    raw_text = text
+    raw_text = example_text = text
 
     def text_if_more_follows(self, text: str) -> None:
         """Visible text that is dropped when no other text comes after it."""

@@ -13,9 +13,10 @@ from typing import Iterable, Sequence
 from .answer import Answer
 from .events import encode_event, fold
 from .markdown import LINE_MARKS, TICKS
-from .parsers import CLOSERS, END_MARKERS, TURN_MARKERS, Openers, thinking
+from .parsers import CLOSERS, END_MARKERS, SALVAGED, TURN_MARKERS, Openers, thinking
 from .parsers.call import Calls
 from .parsers.reader import EndOfText, Markers, NotACall, Reader, Reading
+from .parsers.salvage import region, salvage
 from .parsers.schema import Tools
 from .parsers.thinking import Prose, Thought
 from .protocol import Event, Tool
@@ -77,6 +78,11 @@ class ResponseStream:
         return self._out.failed.text if self._out.failed else self._out.held
 
     @property
+    def stop_sequence(self) -> str | None:
+        """The client's stop sequence that ended the answer."""
+        return self._stop_sequence
+
+    @property
     def calls(self) -> int:
         """How many complete calls there are."""
         return self._out.calls
@@ -98,17 +104,17 @@ class ResponseStream:
 
         What is kept back then can have a second attempt (`again`) or another text (`settle`) before the answer is over.
         """
-        self._cut = reason == "length" and not self.stopped
-        self._reader.close(self._cut)
+        self._reader.close(cut=reason == "length" and not self.stopped)
         self._advance()
         if not self._over:
             raise RuntimeError("a parser asked for text after the end")
+        self._out.write_salvaged()
         return self._out.drain()
 
     def again(self, opening: str = "") -> None:
         """A second attempt at what is kept back: of its text, fed from now on, only calls go out by themselves."""
         self._out.again(opening)
-        self._stopped, self._stop_sequence = False, None
+        self._stopped, self._stops = False, frozenset()
         self._read(opening)
 
     def settle(self, text: str) -> list[Event]:
@@ -117,11 +123,11 @@ class ResponseStream:
         return self._out.drain()
 
     def finish(self, reason: str, output_tokens: int) -> list[Event]:
-        """The answer is over, with all that is kept back. `reason`: see `end`, which this includes where it was not called."""
+        """The answer is over, with all that is kept back. `reason` as for `end`, which this includes where it was not called."""
         events = [] if self._reader.eof else self.end(reason)
         self._out.let_go()
         self._out.settle(self._out.held or "")
-        calls, cut = self._out.calls, self._cut
+        calls, cut = self._out.calls, reason == "length" and not self.stopped
         why = "stop_sequence" if self._stop_sequence else "max_tokens" if cut else "tool_use" if calls else "end_turn"
         self._out.finish(why, self._stop_sequence, output_tokens)
         return events + self._out.drain()
@@ -129,7 +135,7 @@ class ResponseStream:
     def _read(self, opening: str, opens_thinking: bool = False, suppresses_thinking: bool = False) -> None:
         """Begin to read a text."""
         self._reader = Reader(opening)
-        self._thought_over = self._over = self._cut = False
+        self._thought_over = self._over = False
         self._task = self._run(opens_thinking, suppresses_thinking)
         if opening:
             self._advance()
@@ -200,13 +206,13 @@ class ResponseStream:
     def _region(self, opener: str) -> Reading[None]:
         """What an opener begins: calls, a thought, or nothing of the kind; then it is text."""
         r, out = self._reader, self._out
-        start, leads, strong = r.hold(), out.code.line_blank, self._openers.is_strong(opener)
-        if strong or out.failed and out.failed.ended:
+        start, leads = r.hold(), out.code.line_blank
+        if self._openers.is_strong(opener) or out.failed and out.failed.ended:
             out.let_go()
         for dialect in self._openers.candidates(opener, leads):
             r.rewind(start)
             r.take(len(opener))
-            calls = Calls(r, self._tools, out, opener, start, out.has_text, out.place)
+            calls = Calls(r, self._tools, out, opener, start, out.has_text, out.place, salvages=leads and opener in SALVAGED)
             try:
                 thought = yield from dialect.module.parse(r, calls)
                 calls.region_ended()
@@ -233,10 +239,27 @@ class ResponseStream:
             r.release()
             return
         r.rewind(start)
-        r.release()
-        if strong and leads:
-            out.region_failed(ended=False)
+        yield from self._no_call(opener, leads)
+
+    def _no_call(self, opener: str, leads: bool) -> Reading[None]:
+        """A region that no dialect could read: it is salvaged, or text."""
+        if leads and opener in SALVAGED and (yield from self._salvaged(opener)):
+            return
+        self._reader.release()
+        if leads and opener in self._openers.of_calls and self._openers.is_strong(opener):
+            self._out.region_failed(ended=False)
         yield from self._plain(opener)
+
+    def _salvaged(self, opener: str) -> Reading[bool]:
+        """Whether the region that begins here, which no dialect could read, can be salvaged. Passes it then."""
+        r, start = self._reader, self._reader.offset
+        found = salvage((yield from region(r, opener, SALVAGED[opener], self._tools)), self._tools)
+        for call in found:
+            self._out.call_salvaged(call)
+        if not found:
+            r.rewind(start)
+        r.release()
+        return bool(found)
 
     def _closes(self, thought: Thought) -> Reading[bool]:
         """Whether a thought that begins within a line is closed at all; if not, its opener was a word of the text."""

@@ -11,6 +11,7 @@ from typing import Callable
 from .markdown import LINE_MARKS, TICKS, CodeTracker
 from .parsers import TURN_MARKERS, Openers
 from .parsers.call import Calls, Recording
+from .parsers.place import Place
 from .parsers.reader import EndOfText, Markers, NotACall, Reader, Reading
 from .parsers.schema import Tools
 from .parsers.thinking import TAGS, Thought
@@ -109,7 +110,7 @@ class ThoughtReader:
             here = r.offset
             opener, leads = (yield from r.accept(*self._openers.of_calls)), True
             r.rewind(here)
-        if (yield from r.peek()):
+        if (yield from r.peek()) and not (yield from self._turn_ends()):
             draft = r.since(start)
             self._code.passed(draft)
             self._write(draft)
@@ -117,6 +118,13 @@ class ThoughtReader:
             self.calls = calls
         r.release()
         return True
+
+    def _turn_ends(self) -> Reading[bool]:
+        """Whether a leaked turn marker comes next: nothing follows it."""
+        for marker in TURN_MARKERS:
+            if (yield from self._reader.at(marker)):
+                return True
+        return False
 
     def _region(self, opener: str, leads: bool) -> Reading[Recording | None]:
         """The calls of one region; None when it is anything but complete calls."""
@@ -126,7 +134,7 @@ class ThoughtReader:
             r.rewind(start)
             r.take(len(opener))
             recording = Recording()
-            calls = Calls(r, self._tools, recording, opener, start, after_prose=True)
+            calls = Calls(r, self._tools, recording, opener, start, after_prose=True, place=Place(tuple(TURN_MARKERS)))
             try:
                 yield from dialect.module.parse(r, calls)
                 calls.region_ended()

@@ -25,6 +25,7 @@ DIALECT_MARKERS: tuple[tuple[str, str], ...] = (
     ("<|tool_call>call:", "gemma4"),
     ("<start_function_call>", "functiongemma"),
     ("<minimax:tool_call>", "minimax"),
+    ("]<]minimax[>[", "minimax_m3"),
     ("<longcat_tool_call>", "longcat"),
     ("<seed:tool_call>", "seed"),
     ("<atem:function_calls>", "muse"),

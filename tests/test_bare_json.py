@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from mlx_native_server.streaming import ResponseStream
 from outputs import BASH, PAGES, STRING, WRITE, answer, run, tool
 
 READ = tool("Read", {"file_path": STRING, "limit": {"type": "number"}}, ["file_path"])
@@ -33,6 +34,8 @@ ALONE = {  # the whole answer is one call
     "a last brace missing": '{"name": "Bash", "parameters": {"command": "ls"}',
     "an alias of a key": '{"name": "Bash", "parameters": {"cmd": "ls"}}',
     "array": f"[{LS}]",
+    "OpenAI's list": f'{{"tool_calls": [{LS}]}}',
+    "OpenAI's list in a fence": f'```json\n{{\n  "tool_calls": [\n    {LS}\n  ]\n}}\n```',
     "array over lines": f"[\n  {LS}\n]",
     "array without its end": f"[{LS}",
     "leading space": f"\n\n  {LS}\n",
@@ -157,6 +160,8 @@ TEXT = {
     "a list of objects": '[{"id": 1}, {"id": 2}]',
     "braces": "{\n  a: 1\n}",
     "an empty object": "{}",
+    "an empty list of calls": '{"tool_calls": []}',
+    "a list of other calls": '{"tool_calls": [{"name": "web", "arguments": {}}]}',
     "an empty fence": "```json\n```",
     "code": '```python\nprint({"name": "Bash"})\n```',
     "a fence with data": '```json\n{"port": 80}\n```',
@@ -167,6 +172,7 @@ TEXT = {
     "a builtin that is not declared": '<|python_tag|>brave.call(payload={"name": "Bash", "parameters": {"command": "ls"}})',
     "functools in a sentence": "import functools[1]",
     "functools without a call": "functools[a]",
+    "functools of nothing": "functools[] is empty",
     "the head only": '{"name": "Bash", "argu',
     "half a fence": "```js",
     "a list, then words": f"Calls:\n[{LS}] and more",
@@ -233,8 +239,6 @@ def test_json_that_is_no_call_is_shown_at_once(text: str) -> None:
 
 @pytest.mark.parametrize("before", ["", "```json\n", "<|python_tag|>", "[", "functools[", "<|tool_call|>"])
 def test_a_call_that_begins_the_answer_is_live(before: str) -> None:
-    from mlx_native_server.streaming import ResponseStream
-
     stream = ResponseStream(model="m", tools=TOOLS)
     stream.start(1)
     stream.feed(before + '{"name": "Bash", "parameters": {"command": "')
@@ -245,11 +249,42 @@ def test_long_json_costs_the_same_per_character() -> None:
     """Counted in events' sizes, not in time: nothing is held."""
     rows = [f'{{"id": {n}, "name": "row"}}' for n in range(3000)]
     text = "[\n" + ",\n".join(rows) + "\n]"
-    from mlx_native_server.streaming import ResponseStream
-
     stream = ResponseStream(model="m", tools=TOOLS)
     stream.start(1)
     behind = 0
     for at in range(0, len(text), 50):
         behind += len(text[at:at + 50]) - len(shown(stream.feed(text[at:at + 50])))
         assert behind < 40
+
+
+# ── in thoughts, beside stop sequences, and a second attempt ─────────────────────────────────────
+
+
+@pytest.mark.parametrize("call", [LS, f"```json\n{LS}\n```", f"<tool_call>{LS}</tool_call>"])
+@pytest.mark.parametrize("end", ["", "\n", "<|im_end|>"])
+def test_a_call_at_the_end_of_a_thought_that_was_never_closed_counts(call: str, end: str) -> None:
+    got = answer(f"<think>First the list.\n{call}{end}", tools=TOOLS)
+    assert (got["calls"], got["thinking"], got["text"]) == ([CALLED], "First the list.", "")
+
+
+@pytest.mark.parametrize("behind", ["\nNo, better not.</think>Done.", "</think>Done."])
+def test_json_within_a_thought_is_thinking(behind: str) -> None:
+    got = answer(f"<think>I could say\n{LS}{behind}", tools=TOOLS)
+    assert got["calls"] == [] and got["text"] == "Done." and LS in got["thinking"]
+
+
+def test_a_stop_sequence_ends_the_answer_behind_a_call() -> None:
+    got = answer(f"Look.\n{LS}END", tools=TOOLS, stop_sequences=["END"])
+    assert (got["calls"], got["text"], got["stop_sequence"]) == ([CALLED], "Look.", "END")
+
+
+@pytest.mark.parametrize("text, failed", [
+    (f"For example:\n{LS}", ""), ('A call:\n{"name": "Read", "arguments": {"file_path": "string"}}', ""),
+    ('Saving.\n{"name": "Write", "arguments": {"file_path": "/a"}}', "Write"),
+])
+def test_an_example_needs_no_second_attempt(text: str, failed: str) -> None:
+    stream = ResponseStream(model="m", tools=TOOLS, holds_failed=True)
+    stream.start(1)
+    stream.feed(text)
+    stream.end("stop")
+    assert stream.failed_call == failed

@@ -12,19 +12,6 @@ from outputs import BASH, STRING, answer, check_grammar, run, splits, summary, t
 CASES = [json.loads(line) for line in (Path(__file__).parent / "cases" / "output.jsonl").read_text("utf-8").splitlines()]
 RUNNABLE = [case for case in CASES if {"text", "chunks", "byte_chunks_hex"} & case["input"].keys() and "tool_calls" in case["expect"]]
 
-LATER = set("""
-    ds-03 ds-05 gl-03 gl-05 gl-06 gl-08
-    ll-14 mm-01 mm-02 mm-03 mm-05
-    qx-03 qx-05 qx-06 qx-07 qx-08 qx-09 qx-10 qx-11 qx-14 qx-15 qx-17 qx-19 qx-20 qx-25 qx-26 st-27
-""".split())
-"""Cases of dialects that are not there yet. Strict: one that passes must leave this list."""
-
-
-def _marked(case: dict):
-    marks = [pytest.mark.xfail(strict=True)] if case["id"] in LATER else []
-    return pytest.param(case, id=case["id"], marks=marks)
-
-
 def _folded(text: str) -> str:
     return " ".join(text.split())
 
@@ -40,7 +27,7 @@ def _agrees(got: dict, want: dict, given: dict, raw: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("case", [_marked(case) for case in RUNNABLE])
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in RUNNABLE])
 def test_case(case: dict) -> None:
     given, want = case["input"], case["expect"]
     if "byte_chunks_hex" in given:
@@ -140,7 +127,6 @@ NOT_A_CALL = {
     "arguments are a list": '<tool_call>{"name": "Bash", "arguments": ["ls"]}</tool_call>',
     "arguments are words": '<tool_call>{"name": "Bash", "arguments": "ls -l"}</tool_call>',
     "name is an object": '<tool_call>{"name": {"a": 1}, "arguments": {"command": "ls"}}</tool_call>',
-    "no name": '<tool_call>{"arguments": {"command": "ls"}}</tool_call>',
     "not JSON": "<tool_call> is the tag to look for",
     "prose after the opener": 'A <tool_call> {then a brace',
     "mark in code": '`<tool_call>{"name": "Bash", "arguments": {"command": "ls"}}</tool_call>`',

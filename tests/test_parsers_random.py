@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from dialect_writers import PLAIN_WRITERS, WRITERS
+from dialect_writers import ALONE_WRITERS, PLAIN_WRITERS, TAG_WRITERS, WRITERS
 from mlx_native_server.parsers import CLOSERS, END_MARKERS, TURN_MARKERS, Openers, thinking
 from outputs import STRING, check_grammar, run, splits, summary, tool
 
@@ -15,6 +15,8 @@ MARKS = (*Openers((), True).all, *thinking.CLOSERS, *CLOSERS, *TURN_MARKERS, *EN
 WORDS = (
     *MARKS, '<|"|>', "<escape>", "`", "```", "```json\n", "~~~", '"', "'", "\\", "\\n", "\\u00", "{", "}", "[", "]", ",", ":", "call:", "\n", "\r\n",
     "\t", "  ", "é", "🚀", "\u2028", "null", "true", "12", "name", "arguments", '{"name": "Bash", "arguments": {"command": "rm"}}', "text", "and", "</", "<",
+    "<parameter=text>\n", "</parameter>", '<parameter name="text">', "<function=Bash>", '<invoke name="Bash">', '<param name="text">', "</param>",
+    "<arg_key>text</arg_key>", "<arg_value>", "</arg_value>", "</longcat_arg_value>", "</｜DSML｜parameter>", "</｜DSML｜ parameter>", "]]>", "&lt;",
 )
 ANY_TOOL = tool("mcp__any-thing", {
     "text": STRING, "other": STRING, "-n": {"type": "integer"}, "x": {"type": "number"}, "flag": {"type": "boolean"},
@@ -73,10 +75,12 @@ def _gemma_can_say(item: object) -> object:
 
 
 @pytest.mark.parametrize("write", [as_json, as_gemma, *WRITERS])
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(40))
 def test_a_valid_call_arrives_as_it_was_meant(write, seed: int) -> None:
     rng = random.Random(seed)
     given = arguments(rng)
+    if write in TAG_WRITERS:
+        given = write.can_say(given)
     meant = _gemma_can_say(given) if write is as_gemma else given
     text = "Text.\n" + write(rng, "mcp__any-thing", given) + "\nMore."
     for chunks in list(splits(text, seed, cuts=1))[1:]:
@@ -86,9 +90,20 @@ def test_a_valid_call_arrives_as_it_was_meant(write, seed: int) -> None:
         assert got["calls"] == [("mcp__any-thing", meant)] and got["text"] == "Text.\nMore."
 
 
+@pytest.mark.parametrize("write", ALONE_WRITERS)
+@pytest.mark.parametrize("seed", range(120))
+def test_a_valid_call_without_marks_arrives_as_it_was_meant(write, seed: int) -> None:
+    rng = random.Random(seed)
+    given, before = arguments(rng), rng.choice(["", "Text.\n"])
+    text = before + write(rng, "mcp__any-thing", given)
+    for chunks in list(splits(text, seed, cuts=1))[1:]:
+        got = summary(run(chunks, tools=[ANY_TOOL, BASH]))
+        assert got["calls"] == [("mcp__any-thing", given)] and got["text"] == before.strip()
+
+
 def damaged(rng: random.Random) -> str:
     """Prose, calls and marks, with pieces cut out, doubled and put elsewhere."""
-    parts = [words(rng), rng.choice([as_json, as_gemma, *PLAIN_WRITERS])(rng, rng.choice(["Bash", "mcp__any-thing", "nope"]), arguments(rng)), words(rng)]
+    parts = [words(rng), rng.choice([as_json, as_gemma, *PLAIN_WRITERS, *ALONE_WRITERS])(rng, rng.choice(["Bash", "mcp__any-thing", "nope"]), arguments(rng)), words(rng)]
     text = "".join(parts)
     for _ in range(rng.randint(1, 4)):
         a, b = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
@@ -97,7 +112,7 @@ def damaged(rng: random.Random) -> str:
     return text
 
 
-DROPPED = re.compile("|".join(sorted(map(re.escape, (*MARKS, "thought", "analysis", "```json", "```")), key=len, reverse=True)) + r"|[\s{}\[\])]")
+DROPPED = re.compile("|".join(sorted(map(re.escape, (*MARKS, "thought", "analysis", "assistant", "```json", "```")), key=len, reverse=True)) + r"|[\s{}\[\])]")
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -114,8 +129,15 @@ def test_a_damaged_answer_never_raises_and_loses_nothing(seed: int) -> None:
     assert {name for name, _ in got["calls"]} <= {"Bash", "mcp__any-thing"}
     if got["kinds"] and set(got["kinds"]) <= {"text", "thinking"} and not got["unfinished"]:
         kept = "".join(event["delta"].get("text") or event["delta"].get("thinking") or "" for event in _deltas(text, reason))
-        ended = [DROPPED.sub("", text[:match.start()]) for match in re.finditer("|".join(map(re.escape, TURN_MARKERS)), text)]
-        assert DROPPED.sub("", kept) in [DROPPED.sub("", text), *ended]
+        ended = [_without_marks(text[:match.start()]) for match in re.finditer("|".join(map(re.escape, TURN_MARKERS)), text)]
+        assert _without_marks(kept) in [_without_marks(text), *ended]
+
+
+def _without_marks(text: str) -> str:
+    """What is left when marks are dropped, and what that makes of the text around them."""
+    while (less := DROPPED.sub("", text)) != text:
+        text = less
+    return text
 
 
 def _deltas(text: str, reason: str) -> list[dict]:

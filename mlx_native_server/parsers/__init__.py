@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Callable, Iterator, Sequence
 
 from . import (
-    bare_json, deepseek, deepseek_dsml, functiongemma, gemma4, glm, harmony, json_tags, kimi, kimi_k3, llama3, longcat, minicpm, minimax, mistral,
-    muse, phi, pythonic, qwen_xml, seed, thinking,
+    bare_json, deepseek, deepseek_dsml, functiongemma, gemma4, glm, harmony, json_tags, kimi, kimi_k3, llama3, longcat, minicpm, minimax, minimax_m3,
+    mistral, muse, phi, pythonic, qwen_xml, seed, thinking,
 )
 from .call import Calls
 from .reader import Reader, Reading
@@ -51,6 +51,7 @@ DIALECTS = (
     Dialect("longcat", longcat),
     Dialect("deepseek_dsml", deepseek_dsml),
     Dialect("minimax", minimax),
+    Dialect("minimax_m3", minimax_m3),
     Dialect("functiongemma", functiongemma),
     Dialect("kimi", kimi),
     Dialect("deepseek", deepseek),
@@ -66,9 +67,12 @@ strictest first, those that take almost anything last. Each must refuse what is 
 CLOSERS = (
     *json_tags.CLOSERS.values(), "<end_function_call>",
     *kimi.MARKS.call_ends, *kimi.MARKS.section_ends, *deepseek.MARKS.call_ends, *deepseek.MARKS.section_ends, mistral.CLOSER, *pythonic.CLOSERS.values(), *kimi_k3.CLOSERS,
-    *(end for module in (qwen_xml, seed, glm, longcat, minimax, deepseek_dsml) for end in (*module.FORM.call_ends, *module.FORM.block_ends)),
+    minimax_m3.CLOSER, *(end for module in (qwen_xml, seed, glm, longcat, minimax, deepseek_dsml) for end in (*module.FORM.call_ends, *module.FORM.block_ends)),
 )
 """Closing marks of regions: directly behind a call, one too many is dropped; anywhere else it is text."""
+
+SALVAGED = {opener: closer for opener, closer in json_tags.CLOSERS.items() if opener != "<|tool_call>"}
+"""Marks between which a call that does not parse may be guessed at."""
 
 TURN_MARKERS = {
     "<|im_end|>": "ChatML: Qwen, Hermes, Nemotron, LFM2, MiniCPM", "<|im_start|>": "ChatML",

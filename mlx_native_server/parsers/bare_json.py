@@ -24,6 +24,7 @@ LABEL = re.compile(r"[\w+.\-]*")
 LABEL_LENGTH = 30
 TICKS = re.compile(r"`*")
 SEPARATORS = re.compile(r"[\s,;]*")
+LIST_KEY = '"tool_calls"'
 ID_KEYS = frozenset(["id", "call_id", "tool_call_id", "index"])
 KINDS = frozenset(["function", "tool", "tool_call", "tool_use", "function_call", "call"])
 
@@ -69,7 +70,7 @@ def block(r: Reader, calls: Calls) -> Reading[None]:
 
 
 def _list(r: Reader, calls: Calls, closers: tuple[str, ...]) -> Reading[None]:
-    listed = yield from r.accept("[")
+    ends = yield from _open_list(r)
     yield from r.skip_space()
     yield from _expect_call(r, calls.tools)
     while True:
@@ -78,8 +79,29 @@ def _list(r: Reader, calls: Calls, closers: tuple[str, ...]) -> Reading[None]:
         yield from r.run(SEPARATORS)
         if (yield from r.peek()) != "{" or not (yield from _is_call(r, calls.tools)):
             break
-    if not (listed and (yield from r.accept("]"))):
+    if not (ends and (yield from r.accept(ends[0]))):
         r.rewind(after)
+        return
+    for end in ends[1:]:
+        yield from r.skip_space()
+        yield from r.accept(end)
+
+
+def _open_list(r: Reader) -> Reading[str]:
+    """Pass the beginning of a list, bare or under OpenAI's key. Returns the brackets that end it, "" for none."""
+    if (yield from r.accept("[")):
+        return "]"
+    start = r.offset
+    if (yield from r.accept("{")):
+        yield from r.skip_space()
+        if (yield from r.accept(LIST_KEY)):
+            yield from r.skip_space()
+            if (yield from r.accept(":")):
+                yield from r.skip_space()
+                if (yield from r.accept("[")):
+                    return "]}"
+    r.rewind(start)
+    return ""
 
 
 def _is_call(r: Reader, tools: Tools) -> Reading[bool]:
@@ -160,18 +182,21 @@ def held(r: Reader, calls: Calls) -> Reading[None]:
                 raise
             if inner.current is before:
                 r.rewind(after)  # it does not even begin like a call
+            elif inner.committed:
+                inner.current.abandon()
             break
         after = r.offset
         yield from r.skip_space()
         more = (yield from r.peek()) in ("{", "[", "`")
     else:
-        if (yield from _answer_ends(r, calls)) and trial.holds_calls_only() and _meant(calls, trial):
+        if _complete(calls, trial) and not _shown(calls, trial) and (yield from _answer_ends(r, calls)):
             trial.replay(calls.sink)
             calls.settle()
             return
         r.rewind(after)
-    calls.place.example = True
-    calls.give_back()
+    example = _complete(calls, trial)
+    calls.place.example = calls.place.example or example
+    calls.give_back(example)
 
 
 def _answer_ends(r: Reader, calls: Calls) -> Reading[bool]:
@@ -182,11 +207,14 @@ def _answer_ends(r: Reader, calls: Calls) -> Reading[bool]:
     return not (yield from r.peek()) and not r.cut
 
 
-def _meant(calls: Calls, trial: Recording) -> bool:
-    """Whether the calls are complete, and no examples: by the words before, or by a value that only stands for one."""
-    return not calls.place.shows_an_example and all(
-        all(key in given for key in calls.tools.find(name).required) and not any(_stands_for(key, value) for key, value in given.items())
-        for name, given in trial.calls())
+def _complete(calls: Calls, trial: Recording) -> bool:
+    """Whether these are calls only, with all required keys."""
+    return trial.holds_calls_only() and all(key in given for name, given in trial.calls() for key in calls.tools.find(name).required)
+
+
+def _shown(calls: Calls, trial: Recording) -> bool:
+    """Whether they are an example: by the words before, or by a value that only stands for one."""
+    return calls.place.shows_an_example or any(_stands_for(key, value) for _, given in trial.calls() for key, value in given.items())
 
 
 def _stands_for(key: str, value: Any) -> bool:

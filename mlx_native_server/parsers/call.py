@@ -10,83 +10,31 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from .json_text import Scalar
 from .place import Place
 from .reader import NotACall, Reader
+from .salvage import salvage
 from .schema import Node, Tools, ToolSchema
+from .sink import Recording, Sink
 
 logger = logging.getLogger(__name__)
-
-
-class Sink(Protocol):
-    """Where the parts of calls go, in order."""
-
-    def call_started(self, name: str) -> None:
-        """A tool_use block opens."""
-
-    def call_json(self, partial: str) -> None:
-        """The next part of its input as JSON text."""
-
-    def call_stopped(self, complete: bool) -> None:
-        """The block closes; `complete` is False when its JSON was left unfinished."""
-
-    def raw_text(self, text: str) -> None:
-        """Text of the region that is no call."""
-
-
-@dataclass
-class Recording:
-    """A sink that keeps what it is told, until it is known whether it counts."""
-
-    told: list[tuple[str, Any]] = field(default_factory=list)
-
-    def call_started(self, name: str) -> None:
-        self.told.append(("call_started", name))
-
-    def call_json(self, partial: str) -> None:
-        self.told.append(("call_json", partial))
-
-    def call_stopped(self, complete: bool) -> None:
-        self.told.append(("call_stopped", complete))
-
-    def raw_text(self, text: str) -> None:
-        self.told.append(("raw_text", text))
-
-    def replay(self, sink: Sink) -> None:
-        """Tell another sink the same."""
-        for method, argument in self.told:
-            getattr(sink, method)(argument)
-
-    def calls(self) -> list[tuple[str, Any]]:
-        """Name and input of each call. All must be complete."""
-        written: list[tuple[str, list[str]]] = []
-        for method, argument in self.told:
-            if method == "call_started":
-                written.append((argument, []))
-            elif method == "call_json":
-                written[-1][1].append(argument)
-        return [(name, json.loads("".join(partials))) for name, partials in written]
-
-    def holds_calls_only(self) -> bool:
-        """At least one call, all complete, and nothing else."""
-        stops = [argument for method, argument in self.told if method == "call_stopped"]
-        return bool(stops) and all(stops) and all(method != "raw_text" for method, _ in self.told)
 
 
 class Calls:
     """The calls of one region. `opener` is the literal that began it; `start` its offset.
 
     `after_prose`: visible text precedes, so that bare JSON may be an example; `place` knows more about it.
+    `salvages`: what does not parse may be guessed at, since it stands between marks that mean a call.
     """
 
     def __init__(
         self, reader: Reader, tools: Tools, sink: Sink, opener: str, start: int, after_prose: bool = False, place: Place | None = None,
+        salvages: bool = False,
     ):
         self.reader, self.tools, self.sink = reader, tools, sink
-        self.opener, self.after_prose, self.place = opener, after_prose, place or Place()
+        self.opener, self.after_prose, self.place, self.salvages = opener, after_prose, place or Place(), salvages
         self.settled = start  # the offset up to which the region's text is accounted for
         self.current: CallBuilder | None = None
 
@@ -112,10 +60,23 @@ class Calls:
         if not isinstance(self.sink, Recording):
             self.reader.hold(self.settled)
 
-    def give_back(self) -> None:
-        """What was read since the last complete call is text."""
-        self.sink.raw_text(self.reader.since(self.settled))
+    def give_back(self, example: bool = False) -> None:
+        """What was read since the last complete call is text, unless it can be salvaged. `example`: it shows a call."""
+        raw = self.reader.since(self.settled)
+        found = salvage(raw, self.tools) if self.salvages and self.current is not None and not self._cut() else []
+        for call in found:
+            self.sink.call_salvaged(call)
+        if found:
+            self.current.started = True
+        elif example:
+            self.sink.example_text(raw)
+        else:
+            self.sink.raw_text(raw)
         self.settle()
+
+    def _cut(self) -> bool:
+        """Whether the limit cut the text here; else a closer of the region may stand here."""
+        return self.reader.cut and self.reader.pos >= len(self.reader.text)
 
     def text_ended(self, inside_value: bool) -> None:
         """The text ended within the region. Missing closers are added, unless the limit cut the text."""
@@ -123,8 +84,7 @@ class Calls:
             self.reader.take(len(self.reader.text) - self.reader.pos)  # half an escape belongs to its string
         call = self.current
         if call is not None and not call.finished:
-            cut = self.reader.cut and self.reader.pos >= len(self.reader.text)  # else a closer of the region stands here
-            if not inside_value and not call.value_open and not cut:
+            if not inside_value and not call.value_open and not self._cut():
                 call.done()
             elif call.started:
                 call.abandon()

@@ -193,7 +193,11 @@ def value(r: Reader, after_comma: Pattern | None = IN_OBJECT, closers: tuple[str
         return (yield from text(r, after_comma, closers=closers))
     if ahead in "{[":
         return (yield from _container(r, ahead, closers, depth + 1))
-    return Scalar((yield from r.run(BARE)))
+    word = yield from r.run(BARE)
+    try:
+        return Scalar(word)
+    except NotACall as error:
+        raise EndOfText(open=True) if word and r.pos >= len(r.text) else error  # the end cut a word off
 
 
 def _container(r: Reader, bracket: str, closers: tuple[str, ...], depth: int) -> Reading[Any]:

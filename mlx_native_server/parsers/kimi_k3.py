@@ -12,9 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Mapping
 
-from . import json_calls, raw_text
+from . import json_calls
 from .call import CallBuilder, Calls
-from .reader import EndOfText, NotACall, Reader, Reading
+from .reader import EndOfText, NotACall, Put, Reader, Reading
+from .tag_forms import cut_off, literal, space
 from .thinking import Prose
 
 OPEN, CLOSE, SEP = "<|open|>", "<|close|>", "<|sep|>"
@@ -46,7 +47,7 @@ def parse(r: Reader, calls: Calls) -> Reading[Prose | None]:
         yield from r.skip_space()
         if (yield from r.accept(CLOSERS[0])):
             return None
-        yield from raw_text.expect(r, OPEN)
+        yield from _expect_open(r)
         tag = yield from _tag(r)
     while True:
         yield from _call(r, calls, tag)
@@ -87,11 +88,11 @@ def _call(r: Reader, calls: Calls, tag: Tag) -> Reading[None]:
     call.name(tag.attributes.get("tool", ""))
     while True:
         yield from r.skip_space()
-        if (yield from raw_text.closes(r, CLOSERS[1])):
+        if (yield from _closes(r)):
             break
         if not (yield from r.peek()):
             raise EndOfText()
-        yield from raw_text.expect(r, OPEN)
+        yield from _expect_open(r)
         yield from _argument(r, call, (yield from _tag(r)))
     call.done()
 
@@ -104,7 +105,32 @@ def _argument(r: Reader, call: CallBuilder, tag: Tag) -> Reading[None]:
         yield from r.accept_closer(closer)
     elif tag.name == "argument" and "key" in tag.attributes:
         call.begin(tag.attributes["key"], quoted=tag.attributes.get("type") == "string")
-        yield from raw_text.raw(r, call.text, closer, BEHIND_ARGUMENT)
+        yield from _raw(r, call.text, closer)
         call.end()
     else:
         raise NotACall("no argument")
+
+
+def _raw(r: Reader, put: Put, closer: str) -> Reading[None]:
+    """Text up to `closer`, which counts only where what follows an argument follows it."""
+    while True:
+        if not (yield from r.until((closer,), put)):
+            raise EndOfText(open=True)
+        mark = r.take(len(closer))
+        at = yield from space(r, 0)
+        if (yield from literal(r, at, BEHIND_ARGUMENT)) or cut_off(r, at, BEHIND_ARGUMENT):
+            return
+        put(mark)
+
+
+def _closes(r: Reader) -> Reading[bool]:
+    """Pass the tag that completes a call. A fragment at the end counts if the model stopped there, not the limit."""
+    found = yield from r.accept_closer(CLOSERS[1])
+    if found and found != CLOSERS[1] and r.cut:
+        raise EndOfText()
+    return bool(found)
+
+
+def _expect_open(r: Reader) -> Reading[None]:
+    if not (yield from r.accept(OPEN)):
+        raise EndOfText(open=True) if cut_off(r, 0, (OPEN,)) else NotACall("no tag")

@@ -7,7 +7,7 @@
     </minimax:tool_call>
 
 Values are inline: their white space is theirs. Types come from the schema. The block may be missing (then only
-at the start of a line). MiniMax M3 writes another form, which is not read.
+at the start of a line). MiniMax M3 writes another form (`minimax_m3`).
 """
 from __future__ import annotations
 

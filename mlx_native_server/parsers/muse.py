@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import re
 
-from . import raw_text
-from .call import CallBuilder, Calls
+from . import tags
+from .call import Calls
 from .reader import EndOfText, NotACall, Reader, Reading
+from .tag_forms import NamedTags, cut_off
 from .thinking import Prose, Thought
 
 OPENERS = ("<|start|>",)
 LINE_OPENERS = (" to=", "to=")
 MESSAGE, MESSAGE_ENDS = "<|message|>", ("<|eom|>", "<|eot|>")
-BLOCK, BLOCK_END = "<atem:function_calls>", "</atem:function_calls>"
-INVOKE, INVOKE_END = '<atem:invoke name="', "</atem:invoke>"
-PARAMETER, PARAMETER_END = '<atem:parameter name="', "</atem:parameter>"
+FORM = NamedTags(
+    call_marks=("<atem:invoke",), call_ends=("</atem:invoke>",), key_marks=("<atem:parameter",), value_ends=("</atem:parameter>",),
+    block_marks=("<atem:function_calls>",), block_ends=("</atem:function_calls>",),
+)
 
 NAME = re.compile(r"[\w.:/\-]*")
-KEY = re.compile(r'[^"<>\n]*')
 
 
 def parse(r: Reader, calls: Calls) -> Reading[Thought | Prose | None]:
@@ -39,8 +40,19 @@ def parse(r: Reader, calls: Calls) -> Reading[Thought | Prose | None]:
     if recipient in ("user", "commentary"):
         return Prose(MESSAGE_ENDS[:1])
     if recipient:
-        yield from _block(r, calls)
-        yield from r.accept_closer(*MESSAGE_ENDS)
+        yield from r.skip_space()
+        if not (yield from r.accept(*FORM.block_marks)):
+            raise EndOfText(open=True) if cut_off(r, 0, FORM.block_marks) else NotACall("no call")
+        try:
+            yield from tags.block(r, calls, FORM)
+        except NotACall:
+            if calls.current is not None:
+                raise
+            return calls.give_back()  # a message to a tool, but no call: no other dialect's either
+        after = r.offset
+        yield from r.skip_space()
+        if not (yield from r.accept_closer(*MESSAGE_ENDS)):
+            r.rewind(after)
     return None
 
 
@@ -58,38 +70,3 @@ def _recipient(r: Reader, opener: str) -> Reading[str]:
             return ""
         raise NotACall("no message") if r.pos < len(r.text) or not recipient else EndOfText(open=True)
     return recipient
-
-
-def _block(r: Reader, calls: Calls) -> Reading[None]:
-    yield from r.skip_space()
-    yield from raw_text.expect(r, BLOCK)
-    while True:
-        yield from r.skip_space()
-        if (yield from r.accept_closer(BLOCK_END)) or calls.current is not None and not (yield from r.at(INVOKE)):
-            return
-        name = yield from _quoted(r, INVOKE)
-        call = calls.open()
-        call.name(name)
-        yield from _parameters(r, call)
-        call.done()
-
-
-def _parameters(r: Reader, call: CallBuilder) -> Reading[None]:
-    while True:
-        yield from r.skip_space()
-        if (yield from raw_text.closes(r, INVOKE_END)):
-            return
-        if not (yield from r.peek()):
-            raise EndOfText()
-        key = yield from _quoted(r, PARAMETER)
-        call.begin(key, quoted=False)
-        yield from raw_text.raw(r, call.text, PARAMETER_END, (PARAMETER, INVOKE_END))
-        call.end()
-
-
-def _quoted(r: Reader, tag: str) -> Reading[str]:
-    """The name in an opening tag, the tag passed."""
-    yield from raw_text.expect(r, tag)
-    name = yield from r.run(KEY)
-    yield from raw_text.expect(r, '">')
-    return name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from . import json_calls
 from .call import Calls
-from .reader import Reader, Reading
+from .reader import NotACall, Reader, Reading
 
 OPENERS = ()
 LINE_OPENERS = ("functools[",)
@@ -16,5 +16,9 @@ LINE_OPENERS = ("functools[",)
 
 def parse(r: Reader, calls: Calls) -> Reading[None]:
     """The list, its bracket passed."""
-    r.rewind(r.offset - 1)
+    bracket = r.offset - 1
+    yield from r.skip_space()
+    if (yield from r.peek()) != "{":
+        raise NotACall("no list of objects")
+    r.rewind(bracket)
     yield from json_calls.sequence(r, calls)

@@ -9,7 +9,8 @@
     </tool_call>
 
 Each value stands on lines of its own: one newline on each side is layout. Types come from the schema. The outer tag
-may be missing (then only at the start of a line), the name an attribute, the arguments a JSON object (Llama).
+may be missing (within a line only if the rest is laid out like a call), the name an attribute, the arguments a JSON
+object (Llama).
 """
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ from dataclasses import replace
 
 from . import tags
 from .call import Calls
-from .reader import Reader, Reading
-from .tag_forms import NamedTags
+from .reader import NotACall, Reader, Reading
+from .tag_forms import NamedTags, literal, space
+
+NEWLINES = ("\n", "\r\n")
 
 FORM = NamedTags(
     call_marks=("<function",), call_ends=("</function>",), key_marks=("<parameter",), value_ends=("</parameter>",),
@@ -28,13 +31,34 @@ FORMS = {
     "<tool_call>": FORM,
     "<tool_calls>": replace(FORM, block_marks=("<tool_calls>",), block_ends=("</tool_calls>",)),
 }
-OPENERS = tuple(FORMS)
-LINE_OPENERS = ("<function=", "<function name=")
+NAKED = "<function="
+OPENERS = (*FORMS, NAKED)
+LINE_OPENERS = ("<function name=",)
 
 
 def parse(r: Reader, calls: Calls) -> Reading[None]:
     """One block, or functions without one."""
     if calls.opener in FORMS:
-        yield from tags.block(r, calls, FORMS[calls.opener])
-    else:
-        yield from tags.naked(r, calls, FORM)
+        return (yield from tags.block(r, calls, FORMS[calls.opener]))
+    if calls.opener == NAKED and not _leads(calls) and not (yield from _in_layout(r, calls)):
+        raise NotACall("a word of the text")
+    yield from tags.naked(r, calls, FORM)
+
+
+def _leads(calls: Calls) -> bool:
+    """Whether the region surely begins its line."""
+    before = calls.place.tail
+    return not before.rpartition("\n")[2].strip() and bool(before or not calls.after_prose)
+
+
+def _in_layout(r: Reader, calls: Calls) -> Reading[bool]:
+    """Whether a function within a line is written as a call is: the first argument on lines of its own."""
+    start = r.offset
+    r.rewind(start - len(NAKED))
+    head = yield from FORM.call(r, 0, calls.tools)
+    at = head.size if head else 0
+    at = (yield from space(r, at)) if head and (yield from literal(r, at, NEWLINES)) else 0
+    key = (yield from FORM.key(r, at)) if at else None
+    padded = key is not None and bool((yield from literal(r, at + key.size, NEWLINES)))
+    r.rewind(start)
+    return padded and not calls.place.shows_an_example

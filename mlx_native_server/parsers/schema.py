@@ -95,7 +95,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> list[Mapp
     if not isinstance(schema, Mapping) or depth > 16:
         return [{}]
     if isinstance(schema.get("$ref"), str):
-        return _alternatives(_resolve(schema["$ref"], root), root, depth + 1)
+        return _alternatives(resolve(schema["$ref"], root), root, depth + 1)
     for keyword in ("anyOf", "oneOf"):
         if isinstance(schema.get(keyword), Sequence) and schema[keyword]:
             return [part for inner in schema[keyword] for part in _alternatives(inner, root, depth + 1)]
@@ -105,7 +105,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any], depth: int) -> list[Mapp
     return [schema]
 
 
-def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
+def resolve(ref: str, root: Mapping[str, Any]) -> Any:
     """The target of a local reference (`#/$defs/name`), None when there is none."""
     target: Any = root
     for step in ref.lstrip("#").strip("/").split("/"):
@@ -178,6 +178,11 @@ class Tools:
         if name not in self._schemas:
             self._schemas[name] = ToolSchema(self._tools[name])
         return self._schemas[name]
+
+    def any_named(self, text: str) -> bool:
+        """Whether a tool's name occurs in the text."""
+        folded = text.casefold()
+        return any(name.casefold() in folded for name in self._tools)
 
     def any_declares(self, key: str) -> bool:
         """Whether any tool has this key."""

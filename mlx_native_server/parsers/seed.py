@@ -16,7 +16,7 @@ from .reader import Reader, Reading
 
 FORM = replace(qwen_xml.FORM, block_marks=("<seed:tool_call>",), block_ends=("</seed:tool_call>",), padded=False)
 OPENERS = FORM.block_marks
-LINE_OPENERS = qwen_xml.LINE_OPENERS
+LINE_OPENERS = (qwen_xml.NAKED, *qwen_xml.LINE_OPENERS)
 
 
 def parse(r: Reader, calls: Calls) -> Reading[None]:

@@ -17,6 +17,7 @@ from .schema import Tools
 LOOK_AHEAD = 400  # white space that is skipped to see what follows
 NAME_LENGTH = 200
 
+TAG_GOES_ON = ("=", " ", "\t", "\n", "\r\n")
 SPACE = re.compile(r"\s*")
 PIECE = re.compile(r"""(?:[^<>\n"']|"[^"\n]{0,200}"|'[^'\n]{0,200}'){0,200}(?:"[^"\n]{0,200}\Z|'[^'\n]{0,200}\Z)?""")
 EQUALS = re.compile(r"""\s*=\s*["']?([^\s"'=<>]+)["']?""")
@@ -111,6 +112,11 @@ class Form:
         """All closing tags."""
         return (*self.value_ends, *self.call_ends, *self.block_ends)
 
+    @property
+    def bodies(self) -> tuple[str, ...]:
+        """How what stands in a call begins: a head in front of anything else is a word of the text."""
+        return "<", "{"
+
 
 @dataclass(frozen=True)
 class NamedTags(Form):
@@ -128,6 +134,8 @@ class NamedTags(Form):
 def _tag(r: Reader, at: int, marks: tuple[str, ...]) -> Reading[Head | None]:
     mark = yield from literal(r, at, marks)
     if not mark:
+        return None
+    if not (yield from literal(r, at + len(mark), TAG_GOES_ON)):
         return None
     end = yield from run(r, at + len(mark), PIECE, 2 * NAME_LENGTH)
     piece = r.text[r.pos + at + len(mark):r.pos + end]
@@ -158,14 +166,28 @@ class KeyTags(Form):
     key_end: str = ""
     value_mark: str = ""
 
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """All closing tags."""
+        return (*self.value_ends, self.key_end, *self.call_ends)
+
+    @property
+    def bodies(self) -> tuple[str, ...]:
+        """A key, or nothing."""
+        return (*self.key_marks, *self.call_ends)
+
     def call(self, r: Reader, at: int, tools: Tools) -> Reading[Head | None]:
         """`<tool_call>NAME`; a key whose opener was forgotten may stick to the name."""
         mark = yield from literal(r, at, self.call_marks)
         start = yield from space(r, at + len(mark))
         end = yield from run(r, start, NAME)
         name = r.text[r.pos + start:r.pos + end]
-        if not mark or not name:
+        if not mark or not (name[:1].isalnum() or name[:1] == "_"):
             return None
+        if set(" \t") & set(r.text[r.pos + at + len(mark):r.pos + start]):  # words of prose follow it like that
+            behind = yield from space(r, end)
+            if not (yield from literal(r, behind, (*self.key_marks, *self.call_ends))):
+                return None
         if (yield from literal(r, end, (self.key_end,))):
             name = next((name[:n] for n in range(len(name) - 1, 0, -1) if _declares(tools, name[:n], name[n:])), name)
         return Head(name, start + len(name) - at)

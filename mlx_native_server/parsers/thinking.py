@@ -52,6 +52,7 @@ def parse(r: Reader, calls: Calls) -> Reading[Thought | None]:
     if calls.opener != "<|channel>":
         return thought
     name = yield from r.run(CHANNEL)
-    if not (yield from r.accept("\n")) and r.pos < len(r.text) and not (yield from r.at(thought.closers[0])):
-        raise NotACall("no channel name")
+    if not (yield from r.accept("\n")) and not (yield from r.at(thought.closers[0])):
+        if r.pos < len(r.text) or not any(channel.startswith(name) for channel in CHANNELS):
+            raise NotACall("no channel name")
     return thought if name in CHANNELS else None
