@@ -260,10 +260,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of `tokens` newly generated tokens; the text may be empty while a character is incomplete."""
+    """Text of `tokens` newly generated tokens, their ids too; the text may be empty while a character is incomplete."""
 
     text: str
     tokens: int
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from .config import Settings
-from .conversion import to_prompt
+from .events import is_own_thought
 from .profiles import apply_profiles
-from .protocol import Encoded, Job, Prompt, Request, Sampling, Ticket, Traits, bad_request, overloaded
+from .protocol import Block, Encoded, Job, Request, Sampling, ThinkingBlock, Ticket, bad_request, overloaded
 from .request import parse_json, parse_request
-from .respond import Events, Turn, respond
+from .respond import Events, respond
+from .turn import Tokenizer, Turn, begin
 
 logger = logging.getLogger(__name__)
 
@@ -29,17 +30,6 @@ ANSWER_TOKENS = 1024
 
 CLAUDE_NAMES = ("claude-opus-4-6", "claude-sonnet-4-6", "claude-haiku-4-5-20251001")
 """Names that clients ask for by default. The loaded model answers to every name, these are only listed."""
-
-
-class Tokenizer(Protocol):
-    """What is needed of the model before its weights are there (`tokens.ModelTokenizer`)."""
-
-    traits: Traits
-    context_tokens: int
-    sampling: Sampling
-
-    def encode(self, prompt: Prompt) -> Encoded:
-        """The rendered prompt and its ids. Safe from any thread."""
 
 
 class Generates(Protocol):
@@ -58,6 +48,16 @@ class Answer:
 
     request: Request
     events: Events
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A request as far as counting goes. `opening`: what of a demanded call stands at the prompt's end."""
+
+    request: Request
+    encoded: Encoded
+    opening: str
+    tokenizer: Tokenizer
 
 
 class Service:
@@ -85,32 +85,35 @@ class Service:
 
     def count(self, raw: bytes, headers: Mapping[str, str]) -> int:
         """The tokens that `answer` would prefill for this body. Raises `ApiError`."""
-        _, encoded, _ = self._encode(raw, headers, counting=True)
-        return len(encoded.tokens)
+        return len(self._begin(raw, headers, counting=True).encoded.tokens)
 
     def answer(self, raw: bytes, headers: Mapping[str, str], request_id: str) -> Answer:
         """Queue the request in this body. Raises `ApiError` for everything that is known before the model answers."""
-        request, encoded, tokenizer = self._encode(raw, headers)
+        begun = self._begin(raw, headers)
+        request, encoded = begun.request, begun.encoded
         if self.settings.debug_request:
             logger.info("%s asks: %s", request_id, _shape(request))
         turn = Turn(
             id=request_id,
             request=request,
             encoded=encoded,
-            traits=tokenizer.traits,
-            sampling=_sampling(request, tokenizer.sampling),
+            tokenizer=begun.tokenizer,
+            sampling=_sampling(request, begun.tokenizer.sampling),
             max_tokens=_fit(len(encoded.tokens), request.max_tokens, self.context_tokens or sys.maxsize),
+            opening=begun.opening,
+            tool_retries=self.settings.tool_retries,
             log_answer=self.settings.debug_response,
         )
         return Answer(request, respond(turn, self._engine.submit))
 
-    def _encode(self, raw: bytes, headers: Mapping[str, str], counting: bool = False) -> tuple[Request, Encoded, Tokenizer]:
+    def _begin(self, raw: bytes, headers: Mapping[str, str], counting: bool = False) -> _Begun:
         request = parse_request(parse_json(raw), headers, self.settings.max_tokens, counting)
         tokenizer = self._tokenizer
         if tokenizer is None:
             raise overloaded("the model is not loaded yet")
         request = apply_profiles(request, self.settings)
-        return request, tokenizer.encode(to_prompt(request, tokenizer.traits, self.settings.suppress_thinking)), tokenizer
+        encoded, opening = begin(request, tokenizer, self.settings.suppress_thinking)
+        return _Begun(request, encoded, opening, tokenizer)
 
     # ── what is served, and how it is ────────────────────────────────────────────────────────────
 
@@ -166,5 +169,11 @@ def _fit(prompt_tokens: int, max_tokens: int, window_tokens: int) -> int:
 
 def _shape(request: Request) -> str:
     """Roles and block types of the last messages, without their text."""
-    blocks = (f"{m.role}[{', '.join(type(b).__name__ for b in m.content)}]" for m in request.messages[-6:])
+    blocks = (f"{m.role}[{', '.join(map(_kind, m.content))}]" for m in request.messages[-6:])
     return f"{request.model}, max_tokens {request.max_tokens}, {len(request.tools)} tools, … {' '.join(blocks)}"
+
+
+def _kind(block: Block) -> str:
+    """The block's type; a thought that is not one of ours, or was changed, is marked: it costs the prefix its reuse."""
+    foreign = isinstance(block, ThinkingBlock) and not is_own_thought(block.thinking, block.signature)
+    return type(block).__name__ + (" (foreign)" if foreign else "")

@@ -104,6 +104,10 @@ class ModelTokenizer:
             counts.append(len(tokens))
         return tokens, tuple(dict.fromkeys(counts[:-1]))
 
+    def ids(self, text: str) -> list[int]:
+        """The ids of markup that goes on from a prompt: control tokens spelled in it are meant."""
+        return self._encoders.encode([(text, False)], at_start=False)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some ids, control tokens spelled out."""
         return self._shared.decode(list(tokens), skip_special_tokens=False)

@@ -20,6 +20,7 @@ from mlx_native_server.server import Server
 from mlx_native_server.service import Service
 
 Script = Sequence[Reply | str | threading.Event]
+GENERATED = 2_000_000
 SOON_S = 10.0
 """How long a test waits for what must come at once on an idle machine."""
 
@@ -31,6 +32,7 @@ class FakeTicket:
         self.job = job
         self.cancelled = threading.Event()
         self.waited = threading.Semaphore(0)
+        self._generated = 0
         self._left = [Started(0, max(1, len(job.tokens))), *script]
         if not script or isinstance(script[-1], str):
             self._left.append(Finished("stop"))
@@ -45,7 +47,12 @@ class FakeTicket:
             del self._left[0]
             return self.get(timeout_s)
         reply = self._left.pop(0)
-        return Piece(reply, 1) if isinstance(reply, str) else reply
+        return Piece(reply, 1, (self._next_id(),)) if isinstance(reply, str) else reply
+
+    def _next_id(self) -> int:
+        """Generated tokens are numbered in each job, beyond the ids of written text."""
+        self._generated += 1
+        return GENERATED + self._generated
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -53,9 +60,13 @@ class FakeTicket:
 
 @dataclass
 class FakeEngine:
-    """Answers every job by `script` and remembers the tickets. `refusal` is raised by `submit` in its place."""
+    """Answers every job by `script`, the n-th by the n-th of `scripts` where that has one, and remembers the tickets.
+
+    `refusal` is raised by `submit` in its place.
+    """
 
     script: Script = ("Hello", " there")
+    scripts: Sequence[Script] = ()
     refusal: ApiError | None = None
     status: str = "ok"
     tickets: list[FakeTicket] = field(default_factory=list)
@@ -70,7 +81,8 @@ class FakeEngine:
     def submit(self, job: Job) -> FakeTicket:
         if self.refusal:
             raise self.refusal
-        self.tickets.append(FakeTicket(job, self.script))
+        n = len(self.tickets)
+        self.tickets.append(FakeTicket(job, self.scripts[n] if n < len(self.scripts) else self.script))
         self.asked.release()
         return self.tickets[-1]
 
@@ -86,7 +98,7 @@ class FakeEngine:
 
 @dataclass
 class FakeTokenizer:
-    """Renders a prompt as JSON; its tokens are that text's words."""
+    """Renders a prompt as JSON; its tokens are that text's words. Markup written behind it has a token a character."""
 
     context_tokens: int = 4096
     traits: Traits = Traits()
@@ -98,6 +110,9 @@ class FakeTokenizer:
         self.prompts.append(prompt)
         text = json.dumps([prompt.messages, prompt.tools])
         return Encoded(text, list(range(len(text.split()))), opens_thinking=self.opens_thinking)
+
+    def ids(self, text: str) -> list[int]:
+        return list(map(ord, text))
 
 
 def make_service(engine: FakeEngine | None = None, tokenizer: FakeTokenizer | None = None, **settings: Any) -> Service:

@@ -6,14 +6,15 @@ import threading
 from typing import Any
 
 import pytest
-from fakes import FakeEngine, Script
+from fakes import FakeEngine, FakeTokenizer, Script
 
 from mlx_native_server.protocol import (
     ApiError, Client, Encoded, Event, Failed, Finished, Message, Piece, Request, Sampling, Started, TextBlock, Thinking, Tool,
     ToolChoice, Traits, overloaded,
 )
-from mlx_native_server.respond import Turn, declared, respond
+from mlx_native_server.respond import respond
 from mlx_native_server.streaming import fold
+from mlx_native_server.turn import Turn, declared, formats
 
 BASH = Tool("Bash", input_schema={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]})
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
@@ -23,7 +24,7 @@ ASK = Request((Message("user", (TextBlock("hi"),)),), model="m")
 def turn(log_answer: bool = False, opens_thinking: bool = False, **fields: Any) -> Turn:
     request = Request(**(vars(ASK) | fields))
     encoded = Encoded("hi", [1, 2, 3], opens_thinking=opens_thinking)
-    return Turn("req_1", request, encoded, Traits(), Sampling(0.5), 16, log_answer)
+    return Turn("req_1", request, encoded, FakeTokenizer(), Sampling(0.5), 16, log_answer=log_answer)
 
 
 def events_of(script: Script, **fields: Any) -> list[Event]:
@@ -41,13 +42,17 @@ CASES: dict[str, tuple[Script, dict[str, Any], list[tuple[str, Any]], str]] = {
     "text": (["Hel", "lo"], {}, [("text", "Hello")], "end_turn"),
     "limit": (["Hello", Finished("length")], {}, [("text", "Hello")], "max_tokens"),
     "stop sequence": (["one END two"], {"stop_sequences": ("END",)}, [("text", "one")], "stop_sequence"),
+    "stop sequence at the start": (["EN", "D two"], {"stop_sequences": ("END",)}, [], "stop_sequence"),
+    "stop sequence behind white space": (["\n\nEND two"], {"stop_sequences": ("END",)}, [], "stop_sequence"),
+    "stop sequence behind a thought": (["<think>END</think>\n\n", "END two"], {"stop_sequences": ("END",)}, [], "stop_sequence"),
     "call": ([CALL], {"tools": (BASH,)}, [("tool_use", {"command": "ls"})], "tool_use"),
     "thinking shown": (["<think>why", "</think>so"], {"thinking": Thinking("enabled")}, [("thinking", "why"), ("text", "so")], "end_turn"),
     "thinking adaptive": (["<think>why</think>so"], {"thinking": Thinking("adaptive", display="updates")},
                           [("thinking", "why"), ("text", "so")], "end_turn"),
     "thinking not asked for": (["<think>why</think>so"], {}, [("text", "so")], "end_turn"),
     "thinking disabled": (["<think>why</think>so"], {"thinking": Thinking("disabled")}, [("text", "so")], "end_turn"),
-    "thinking omitted": (["<think>why</think>so"], {"thinking": Thinking("enabled", display="omitted")}, [("text", "so")], "end_turn"),
+    "thinking omitted": (["<think>why</think>so"], {"thinking": Thinking("enabled", display="omitted")},
+                         [("thinking", None), ("text", "so")], "end_turn"),
     "thinking opened by the template": (["why</think>so"], {"opens_thinking": True, "thinking": Thinking("enabled")},
                                         [("thinking", "why"), ("text", "so")], "end_turn"),
     "nothing": ([Finished("length")], {}, [], "max_tokens"),
@@ -100,6 +105,22 @@ def test_the_job_carries_what_the_engine_needs() -> None:
 ])
 def test_only_declared_tools_of_the_client_can_be_called(choice: ToolChoice, tools: tuple[Tool, ...], expected: tuple[str, ...]) -> None:
     assert tuple(tool.name for tool in declared(Request((), tools=tools, tool_choice=choice))) == expected
+
+
+@pytest.mark.parametrize("traits, expected", [
+    (Traits(dialect="gemma4"), ("gemma4",)),
+    (Traits(dialect="gemma4", tool_calls=False), ("json_tags", "gemma4")),
+    (Traits(dialect="llama3", tools=False), ("json_tags", "llama3")),
+])
+def test_where_calls_are_shown_as_text_they_are_looked_for_as_such(traits: Traits, expected: tuple[str, ...]) -> None:
+    assert formats(traits) == expected
+
+
+def test_a_dialect_that_nobody_knows_yet_is_no_obstacle() -> None:
+    a_turn = turn(tools=(BASH,))
+    a_turn.tokenizer.traits = Traits(dialect="of tomorrow")
+    message = fold(event for event in respond(a_turn, FakeEngine([CALL]).submit) if event)
+    assert message["stop_reason"] == "tool_use"
 
 
 # ── waiting, failing, leaving ────────────────────────────────────────────────────────────────────

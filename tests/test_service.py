@@ -10,8 +10,10 @@ import pytest
 from fakes import FakeEngine, FakeTokenizer, body, make_service
 
 from mlx_native_server.config import Settings
-from mlx_native_server.protocol import ApiError, Sampling
+from mlx_native_server.events import signature
+from mlx_native_server.protocol import ApiError, Finished, Sampling
 from mlx_native_server.service import CLAUDE_NAMES, Service
+from mlx_native_server.streaming import fold
 
 
 def raw(**fields: Any) -> bytes:
@@ -95,8 +97,30 @@ def test_a_tiny_window_still_takes_a_prompt() -> None:
 
 
 def test_max_tokens_0_warms_up() -> None:
-    engine = FakeEngine()
-    assert job_of(engine, make_service(engine), max_tokens=0).max_tokens == 0
+    """Streamed or not: a whole message without content, its prompt counted."""
+    engine = FakeEngine([Finished("length")])
+    service = make_service(engine)
+    events = [event for event in service.answer(raw(max_tokens=0), {}, "req_1").events if event]
+    assert [event["type"] for event in events] == ["message_start", "message_delta", "message_stop"]
+    message = fold(events)
+    assert (engine.jobs[-1].max_tokens, message["content"], message["stop_reason"]) == (0, [], "max_tokens")
+    assert (message["usage"]["input_tokens"], message["usage"]["output_tokens"]) == (service.count(raw(), {}), 0)
+
+
+def test_a_window_that_is_full_is_told_as_the_token_limit() -> None:
+    """This reason makes the client go on in a new turn; there it learns whether the prompt still fits."""
+    engine = FakeEngine(["so ", "far", Finished("length")])
+    service = make_service(engine, context_tokens=512)
+    message = fold(event for event in service.answer(raw(max_tokens=32_000), {}, "req_1").events if event)
+    assert (engine.jobs[-1].max_tokens < 512, message["stop_reason"]) == (True, "max_tokens")
+
+
+def test_the_debug_line_marks_thoughts_that_are_not_our_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mlx_native_server.service")
+    thoughts = [{"type": "thinking", "thinking": "why", "signature": signature("why")}, {"type": "thinking", "thinking": "why not", "signature": ""}]
+    messages = [*words(1), {"role": "assistant", "content": [*thoughts, {"type": "text", "text": "so"}]}, *words(1)]
+    make_service(debug_request=True).answer(raw(messages=messages), {}, "req_1").events.close()
+    assert "assistant[ThinkingBlock, ThinkingBlock (foreign), TextBlock]" in caplog.text
 
 
 # ── defaults ─────────────────────────────────────────────────────────────────────────────────────

@@ -15,10 +15,13 @@ from mlx_native_server.profiles import apply_profiles
 from mlx_native_server.protocol import Encoded
 from mlx_native_server.tokens import ModelTokenizer, load_tokenizer
 
-TEMPLATES = [(family, None) for family in FAMILIES] + [
+TEMPLATES = [(family, None) for family in FAMILIES if family != "qwen3_moe"] + [  # it has qwen3's
     ("gemma4", "gemma4_small"), ("gemma4", "gemma4_launch"), ("qwen3_5", "qwen3_6"), ("qwen3_5", "qwen3_8"), ("qwen3_next", "qwen_coder"),
 ]  # fmt: skip
-SEVERAL_TURNS = [number for number, request in sent().items() if len(list(turns(request))) > 1]
+REQUESTS = {
+    "none": ["10", "11", "14", "18", "25", "27"],
+    "code": [number for number, request in sent().items() if len(list(turns(request))) > 1],
+}
 
 TAKES_EMPTY_THOUGHTS_BACK = ("qwen3_5", "qwen3_6")
 """These write an empty thought into each turn after the last user's message, and take it out when a user speaks again."""
@@ -39,14 +42,15 @@ def encoded(tokenizer: ModelTokenizer, request: Sent, mode: str) -> list[Encoded
     return [tokenizer.encode(to_prompt(each, tokenizer.traits, True)) for each in changed]
 
 
-@pytest.mark.parametrize("mode", ["none", "code"])
+@pytest.mark.parametrize("mode", REQUESTS)
 def test_the_prompt_up_to_the_answer_is_a_prefix_of_the_next_turns(tokenizer: tuple[str, ModelTokenizer], mode: str) -> None:
     name, model = tokenizer
     changed = set()
-    for number in SEVERAL_TURNS:
+    for number in REQUESTS[mode]:
         for turn, (before, after) in enumerate(pairwise(encoded(model, sent()[number], mode)), 1):
             kept = before.checkpoints[-1]  # before the generation header
             assert kept > 0.9 * len(before.tokens)
             if after.tokens[:kept] != before.tokens[:kept]:
                 changed.add((number, turn))
-    assert changed == (SPEAKS_AGAIN if name in TAKES_EMPTY_THOUGHTS_BACK else set())
+    expected = SPEAKS_AGAIN if name in TAKES_EMPTY_THOUGHTS_BACK else set()
+    assert changed == {(number, turn) for number, turn in expected if number in REQUESTS[mode]}
