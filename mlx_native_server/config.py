@@ -111,6 +111,8 @@ class Settings:
     prefill_size: int = _setting("MLX_PREFILL_SIZE", 512, whole(1), "prompt tokens per prefill chunk")
     cache_limit_gb: float = _setting("MLX_CACHE_LIMIT_GB", 3.0, GIGABYTES, "cap of MLX's free-buffer cache; 0 is no cap")
     prompt_cache_gb: float | None = _setting("MLX_PROMPT_CACHE_GB", None, GIGABYTES_OR_AUTO, "memory for kept prompts; 0 keeps none")
+    cache_dir: str = _setting("MLX_CACHE_DIR", "", TEXT, "folder for prompts kept on disk; unset is the user's cache directory")
+    disk_cache_gb: float = _setting("MLX_DISK_CACHE_GB", 20.0, GIGABYTES, "disk space for kept prompts; 0 keeps none there")
     wired_limit_gb: float | None = _setting("MLX_WIRED_LIMIT_GB", None, GIGABYTES_OR_AUTO, "memory that a Mac keeps wired; 0 wires none")
     kv_bits: int = _setting("MLX_KV_BITS", 0, one_of(0, 2, 3, 4, 5, 6, 8), "bits of a quantized KV cache; 0 is full precision")
     kv_quant_start: int = _setting("MLX_KV_QUANT_START", 256, whole(0), "tokens kept at full precision before quantizing")

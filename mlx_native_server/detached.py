@@ -14,6 +14,8 @@ from . import running
 from .places import Places
 
 STOP_S = 15.0
+ROOT = Path(__file__).resolve().parent.parent
+"""Python finds this package from here, whether it is installed or not."""
 
 
 def start(places: Places, env: Mapping[str, str], python: str = sys.executable) -> Callable[[], bool]:
@@ -22,7 +24,7 @@ def start(places: Places, env: Mapping[str, str], python: str = sys.executable) 
         folder.mkdir(parents=True, exist_ok=True)
     with places.crash_log.open("ab") as crash:
         process = subprocess.Popen(
-            [python, "-m", "mlx_native_server", "serve", "--service"], cwd=places.state, env=dict(env),
+            [python, "-m", "mlx_native_server", "serve", "--service"], cwd=ROOT, env=dict(env),
             stdin=subprocess.DEVNULL, stdout=crash, stderr=crash, start_new_session=True)  # fmt: skip
     return lambda: process.poll() is None
 

@@ -13,9 +13,11 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import device, guard, kv, logfiles, memory, running
+from .archive import states_folder
 from .awake import Awake
 from .config import EXIT_CONFIG, Settings, fingerprint
 from .connections import BindError
@@ -26,6 +28,7 @@ from .models import load_weights, resolve
 from .places import Places
 from .server import Server
 from .service import Service
+from .tiny import cache_dir
 from .tokens import load_tokenizer
 from .watch import WatchedEngine
 
@@ -47,6 +50,11 @@ class Ending:
         """Let the process end. Safe in any thread and in a signal handler."""
         self._statuses.put(status)
 
+    def follow_signals(self) -> None:
+        """Ctrl-C and a service manager's request end the process. For the main thread only."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self.end(0))
+
     def engine_failed(self, error: BaseException) -> None:
         """For the engine: a wrong model is not mended by a restart, anything else may be."""
         self.end(EXIT_CONFIG if isinstance(error, ModelError) else 1)
@@ -67,8 +75,7 @@ def main(settings: Settings, warning: str | None = None, background: Places | No
     start_logging(settings, background)
     allow_open_files()
     ending = Ending()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.end(0))
+    ending.follow_signals()
     engine = Engine(lambda progress: load(settings, service, watched, progress), settings, ending.engine_failed, settings.wired_limit_gb)
     metrics, awake = Metrics(), Awake()
     watched = WatchedEngine(engine, metrics, {"fingerprint": fingerprint(settings)}, awake)
@@ -84,79 +91,29 @@ def main(settings: Settings, warning: str | None = None, background: Places | No
         logger.warning(warning)
     if background:
         running.write(background.running, running.Record(os.getpid(), server.server_port, watched.facts["fingerprint"]))
-    if background and not guard.begin(background.state, guard.boot_id()):
+    loads = background is None or guard.begin(background.state, guard.boot_id())
+    if loads:
+        engine.start()
+    else:
         logger.error(guard.REASON)
         watched.facts |= {"status": "failed", "progress": guard.REASON}
-    else:
-        engine.start()
     server.start()
     status = wait(ending, watched, lambda health: summary(settings, url(server), service.context_tokens, health),
                   lambda: guard.clear(background.state) if background else None)
-    server.shutdown_gracefully(GRACE_S)
-    engine.close(ENGINE_GRACE_S)
-    logger.info("Stopped.")
+    end(server, engine)
     if background:
         running.remove(background.running, os.getpid())
+        if loads:  # an end in good order is none of the machine's crashes
+            guard.clear(background.state)
     leave(guard.exit_status(status, os.environ) if background else status)
     return status
 
 
-def wait(self, timeout_s: float | None = None) -> int | None:
-        """The exit status, None when the end is not decided within `timeout_s` seconds."""
-        try:
-            return self._statuses.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-
-
-def main(settings: Settings, warning: str | None = None, background: Places | None = None) -> int:
-    """Serve until a signal or a failure. Does not return once the port is bound: the process ends here.
-
-    `warning` is a line about this machine for the log. `background`: run as a service, with its log and record there.
-    """
-    start_logging(settings, background)
-    allow_open_files()
-    ending = Ending()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ending.end(0))
-    engine = Engine(lambda progress: load(settings, service, watched, progress), settings, ending.engine_failed, settings.wired_limit_gb)
-    metrics, awake = Metrics(), Awake()
-    watched = WatchedEngine(engine, metrics, {"fingerprint": fingerprint(settings)}, awake)
-    service = Service(settings, watched)
-    try:
-        server = Server(service, settings)
-    except BindError as error:
-        logger.error("%s.", error)
-        return 1
-    server.metrics = metrics
-    logger.info("listening on %s, loading %s", url(server), settings.model)
-    if warning:
-        logger.warning(warning)
-    if background:
-        running.write(background.running, running.Record(os.getpid(), server.server_port, watched.facts["fingerprint"]))
-    if background and not guard.begin(background.state, guard.boot_id()):
-        logger.error(guard.REASON)
-        watched.facts |= {"status": "failed", "progress": guard.REASON}
-    else:
-        engine.start()
-    server.start()
-    status = wait(ending, watched, lambda health: summary(settings, url(server), service.context_tokens, health),
-                  lambda: guard.clear(background.state) if background else None)
+def end(server: Server, engine: Engine) -> None:
+    """Let open connections take their last event, and the engine its last chunk, where that is quick."""
     server.shutdown_gracefully(GRACE_S)
     engine.close(ENGINE_GRACE_S)
     logger.info("Stopped.")
-    if background:
-        running.remove(background.running, os.getpid())
-    leave(guard.exit_status(status, os.environ) if background else status)
-    return status
-
-
-def exit_status(status: int, background: Places | None, env: Mapping[str, str]) -> int:
-    """launchd starts anew whatever does not end with 0, so it gets 0 for what a restart cannot mend; systemd heeds 78."""
-    if background and status == EXIT_CONFIG and "INVOCATION_ID" not in env:
-        logger.error("a restart cannot mend this: the service stays down until it is started")
-        return 0
-    return status
 
 
 def wait(ending: Ending, engine: WatchedEngine, lines: Callable[[Mapping[str, Any]], list[str]], ready: Callable[[], None] = lambda: None) -> int:
@@ -185,11 +142,13 @@ def load(settings: Settings, service: Service, watched: WatchedEngine, progress:
         folder = resolve(settings.model, report)
         tokenizer = load_tokenizer(folder)
         service.use(tokenizer)
-        watched.dialect = tokenizer.traits.dialect
+        watched.metrics.dialect = tokenizer.traits.dialect
         report(f"loading the weights of {folder.name}")
         model = load_weights(folder)
     watched.facts |= {"weights_gb": memory.gb(kv.weights_bytes(model)), "memory_limit_gb": memory.gb(device.limit_bytes())}
-    return Loaded(model, tokenizer.detokenizer, tokenizer.stop_ids, tokenizer.vocab_size)
+    cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else cache_dir(os.environ)
+    states = states_folder(cache, folder, settings) if settings.disk_cache_gb else None
+    return Loaded(model, tokenizer.detokenizer, tokenizer.stop_ids, tokenizer.vocab_size, states)
 
 
 # ── what is said at the start ────────────────────────────────────────────────────────────────────

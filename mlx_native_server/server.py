@@ -12,8 +12,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -21,14 +22,19 @@ from . import __version__
 from .config import Settings
 from .connections import ConnectionServer, Limits
 from .framing import ClientGone, Connection
+from .metrics import CONTENT_TYPE, CountedEvents, Metrics
 from .protocol import ApiError, Event
-from .respond import Events
 from .service import Service
 from .streaming import encode_event, fold
 
 logger = logging.getLogger(__name__)
 
 JSON = {"Content-Type": "application/json"}
+HTML = {
+    "Content-Type": "text/html; charset=utf-8", "Vary": "Accept", "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
+}  # fmt: skip
+PAGE = resources.files(__package__).joinpath("status.html")
 SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 PING = encode_event({"type": "ping"})
 LOCAL_NAMES = ("localhost", "host.docker.internal")
@@ -42,6 +48,7 @@ class Server(ConnectionServer):
         """Raises `BindError` where the address cannot be had."""
         self.service = service
         self.settings = settings
+        self.metrics = Metrics()
         super().__init__(settings.host, settings.port, Handler, limits)
 
 
@@ -93,12 +100,22 @@ class Handler(Connection):
 
     # ── routes ───────────────────────────────────────────────────────────────────────────────────
 
+    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
+        self.server.metrics.add("http_responses_total", route=_route_name(self.path if self.command else ""), status=str(int(status)))
+        return super()._head(status, headers)
+
     def _index(self, _: str) -> None:
+        if "text/html" in self.headers.get("Accept", ""):
+            self.send_whole(200, HTML, PAGE.read_bytes())
+            return
         self._json({"name": "mlx-native-server", "version": __version__, "routes": sorted(ROUTES)})
 
     def _health(self, _: str) -> None:
         health = self.server.service.health()
         self._json(health, 503 if health["status"] == "failed" else 200)
+
+    def _metrics(self, _: str) -> None:
+        self.send_whole(200, {"Content-Type": CONTENT_TYPE}, self.server.metrics.text(self.server.service.health()).encode())
 
     def _models(self, _: str) -> None:
         self._json(self.server.service.models())
@@ -114,7 +131,7 @@ class Handler(Connection):
         body, headers = self._message()
         self._check_stopping()
         answer = self.server.service.answer(body, headers, self.request_id)
-        with closing(answer.events) as events:
+        with closing(CountedEvents(answer.events, self.server.metrics)) as events:
             if answer.request.stream:
                 self._send_stream(events)
             else:
@@ -129,7 +146,7 @@ class Handler(Connection):
 
     # ── the two kinds of answer ──────────────────────────────────────────────────────────────────
 
-    def _send_message(self, events: Events) -> None:
+    def _send_message(self, events: Iterable[Event | None]) -> None:
         told: list[Event] = []
         for event in events:
             self._check_client()
@@ -137,7 +154,7 @@ class Handler(Connection):
                 told.append(event)
         self._json(fold(told))
 
-    def _send_stream(self, events: Events) -> None:
+    def _send_stream(self, events: Iterable[Event | None]) -> None:
         live, held = self.server.settings.live_stream, bytearray()
         self.start_stream(SSE, PING)
         written_s = time.monotonic()
@@ -178,6 +195,7 @@ MODEL_PREFIX = "/v1/models/"
 ROUTES: dict[str, dict[str, Route]] = {
     "/": {"GET": Route(Handler._index, open=True)},
     "/health": {"GET": Route(Handler._health, open=True)},
+    "/metrics": {"GET": Route(Handler._metrics)},
     "/v1/models": {"GET": Route(Handler._models)},
     "/v1/models/{id}": {"GET": Route(Handler._model)},
     "/v1/messages": {"POST": Route(Handler._messages)},
@@ -199,6 +217,13 @@ def _find(path: str) -> tuple[str, dict[str, Route]]:
     if name in ("", full):
         raise ApiError(404, "not_found_error", f"there is no {path} here")
     return unquote(name), ROUTES[f"{MODEL_PREFIX}{{id}}"]
+
+
+def _route_name(target: str) -> str:
+    """The route of a request target for the metrics: one of the table's, `other` where it is none."""
+    path = _path(target)
+    full = path if path in ROUTES or path.startswith("/v1/") else "/v1" + path
+    return full if full in ROUTES else f"{MODEL_PREFIX}{{id}}" if full.startswith(MODEL_PREFIX) else "other"
 
 
 def _allowed(routes: dict[str, Route]) -> str:

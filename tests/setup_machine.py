@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = "bash sh env awk sed grep cat ls rm mv cp mkdir dirname basename cksum cut tail tee chmod".split()
+TOOLS = "bash sh env awk sed grep cat ls rm mv cp mkdir dirname basename cksum cut tail tee chmod readlink".split()
 
 PYTHON_STUB = """#!/bin/bash
 # $STUB_PYTHON: "version machine ensurepip". $STUB_PIP: what pip does. Calls go to $STUB_CALLS.
@@ -60,6 +60,8 @@ class Machine:
             (self.folder / "bin" / tool).symlink_to(shutil.which(tool))
         for name in ("setup.sh", "pyproject.toml"):
             shutil.copy(ROOT / name, self.folder / "checkout")
+        shutil.copytree(ROOT / "launchers", self.folder / "checkout" / "launchers")
+        self.disk(free_mb=50_000)
         self.stub("any-python", PYTHON_STUB.replace("REAL_PYTHON", sys.executable))
         self.system("Linux", "x86_64")
         self.env = {
@@ -82,6 +84,9 @@ class Machine:
         self.stub("xcode-select", "exit 2")
         self.env["STUB_PYTHON"] = "3.12 arm64 yes"
 
+    def disk(self, free_mb: int) -> None:
+        self.stub("df", f"echo Filesystem 1024-blocks Used Available Capacity Mounted; echo /dev/x 99999999 1 {free_mb * 1024} 1% /")
+
     def python(self, name: str = "python3.12") -> None:
         shutil.copy(self.folder / "bin" / "any-python", self.folder / "bin" / name)
 
@@ -95,6 +100,10 @@ class Machine:
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
         return lines
+
+    @property
+    def prefix(self) -> Path:
+        return self.folder / "home" / ".local" / "mlx-native-server"
 
     @property
     def venv(self) -> Path:

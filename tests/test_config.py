@@ -20,11 +20,14 @@ EXAMPLES = {
     "prefill_size": ([("64", 64)], ["0", "512.5"]),
     "cache_limit_gb": ([("0", 0.0), ("2.5", 2.5)], ["-1", "nan", "inf", "3GB"]),
     "prompt_cache_gb": ([("auto", None), ("Auto", None), ("0", 0.0), ("12", 12.0)], ["-1", "nan", "all"]),
+    "cache_dir": ([("/var/cache/m", "/var/cache/m")], []),
+    "disk_cache_gb": ([("0", 0.0), ("2.5", 2.5)], ["-1", "auto"]),
     "wired_limit_gb": ([("auto", None), ("0", 0.0), ("40", 40.0)], ["-1", "inf"]),
     "kv_bits": ([("0", 0), ("4", 4), ("8", 8)], ["1", "7", "16", "four"]),
     "kv_quant_start": ([("0", 0)], ["-1"]),
     "tool_retries": ([("0", 0), ("5", 5)], ["-1", "no"]),
     "log_format": ([("text", "text"), ("JSON", "json")], ["xml", "1"]),
+    "code_tools": ([("all", "all"), (" Bash,Read ", "Bash,Read")], []),
     "append_system_prompt_file": ([("~/prompt.txt", "~/prompt.txt")], []),
 }
 SWITCHES = ["suppress_thinking", "code_mode", "browser_mode", "live_stream", "debug_request", "debug_response"]

@@ -12,6 +12,8 @@ import pytest
 
 from mlx_native_server.__main__ import COMMANDS
 from mlx_native_server.config import SETTINGS
+from mlx_native_server.install import LAUNCHERS
+from mlx_native_server.lineup import CHOICES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,9 +33,30 @@ def test_every_command_is_named(command: str) -> None:
     assert f"`mlx-native-server {command}`" in README
 
 
-@pytest.mark.parametrize("command", ["serve", "test"])
-def test_the_commands_of_setup_come_first(command: str) -> None:
-    assert f"./setup.sh {command}" in README[:1200]
+@pytest.mark.parametrize("command", ["install", "status", "start", "stop", "restart", "logs", "update", "uninstall", "serve", "test"])
+def test_the_commands_of_setup_are_named_where_they_are_looked_for(command: str) -> None:
+    install = README[README.index("## Install"):README.index("## Run")]
+    assert f"`{command}`" in install or command == "install"
+    assert re.search(rf"(?m)^#   .*\b{command}\b", (ROOT / "setup.sh").read_text(encoding="utf-8"))
+
+
+def test_install_fits_one_screen() -> None:
+    assert len(README[README.index("## Install"):README.index("| memory |")].splitlines()) <= 25
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.repo)
+def test_the_models_by_memory_are_those_of_the_code(choice) -> None:
+    assert f"| {choice.memory_gb} GB | {choice.repo} | {choice.size_gb:.0f} GB | {choice.licence} | {choice.note} |\n" in README
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_launcher_is_there_and_named(name: str) -> None:
+    assert (ROOT / "launchers" / name).exists() and f"`{name}`" in README
+
+
+def test_the_picture_is_there() -> None:
+    picture = re.search(r"!\[.*?\]\((.*?)\)", README).group(1)
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_files_that_are_named_exist() -> None:
@@ -58,5 +81,5 @@ def test_the_replay_example_works_as_it_is_written() -> None:
 
 def test_nothing_in_the_project_names_a_package_index() -> None:
     hosts = re.compile(r"pypi\.org|pythonhosted|" + "index" + r"-url|registry\.npmjs", re.I)
-    files = [ROOT / name for name in ("pyproject.toml", "setup.sh", "README.md", ".ci/run")] + list((ROOT / "mlx_native_server").rglob("*.py"))
+    files = [ROOT / name for name in ("pyproject.toml", "setup.sh", "README.md", ".ci/run")] + [path for path in (ROOT / "launchers").rglob("*") if path.is_file()] + list((ROOT / "mlx_native_server").rglob("*.py"))
     assert [path.name for path in files if hosts.search(path.read_text(encoding="utf-8"))] == []

@@ -25,24 +25,32 @@ GROUPS: dict[str, tuple[set[str], set[str]]] = {
         {"fields", "request", "profiles", "code_mode", "browser_mode", "late_text", "slimming", "conversion", "block_text", "tools_text", "effort"},
         {"values"},
     ),
-    "stream": ({"streaming", "events", "markdown", "thoughts"}, {"values", "dialects"}),
-    "turn": ({"service", "respond"}, {"values", "request", "stream"}),
-    "http": ({"server", "connections", "framing"}, {"values", "stream", "turn"}),
-    "policy": ({"memory", "queueing", "cache", "prefix_tree"}, {"values"}),
-    "engine": ({"engine", "reuse", "kv", "decode", "device"}, {"values", "policy"}),
+    "stream": ({"streaming", "events", "markdown", "thoughts", "answer"}, {"values", "dialects"}),
+    "turn": (
+        {"service", "respond", "turn", "generation", "correction", "forced", "schema_check"}, {"values", "dialects", "request", "stream"},
+    ),
+    "metrics": ({"metrics", "watch", "awake"}, {"values"}),
+    "http": ({"server", "connections", "framing"}, {"values", "stream", "turn", "metrics"}),
+    "policy": ({"memory", "queueing", "cache", "prefix_tree", "disk", "disk_writer", "state_file", "plan"}, {"values"}),
+    "engine": ({"engine", "loop", "reuse", "archive", "space", "kv", "kv_files", "decode", "device"}, {"values", "policy"}),
     "model": ({"models", "hub", "tokens", "branches", "traits", "template", "spellings", "fallback", "tiny", "folder", "blas"}, {"values"}),
     "commands": ({"render", "replay"}, {"values", "request", "stream"}),
-    "serve": ({"serve"}, {"values", "turn", "http", "engine", "model"}),
-    "command line": ({"__main__"}, {"values", "model"}),
+    "operation": (
+        {"places", "machine", "lineup", "running", "launchd", "systemd", "detached", "manage", "guard", "logfiles", "launch", "made", "install", "doctor", "speed"},
+        {"values", "policy", "model"},
+    ),
+    "model check": ({"modelcheck", "bench"}, {"values", "policy", "engine", "model"}),
+    "serve": ({"serve"}, {"values", "policy", "turn", "metrics", "http", "engine", "model", "operation"}),
+    "command line": ({"__main__"}, {"values", "model", "operation"}),
 }
 MLX = {"mlx", "mlx_lm"}
 TOKENIZERS = {"transformers", "tokenizers"}
 THIRD_PARTY = {  # module: what it may import from outside of the standard library
-    "engine": MLX, "reuse": MLX, "kv": MLX, "decode": MLX, "device": MLX, "models": MLX, "tiny": MLX | TOKENIZERS,
-    "hub": {"mlx_lm", "huggingface_hub", "tqdm"}, "tokens": {"mlx_lm"} | TOKENIZERS, "template": {"jinja2", "transformers"},
+    "engine": MLX, "loop": MLX, "reuse": MLX, "archive": MLX, "space": MLX, "kv": MLX, "kv_files": MLX, "decode": MLX, "device": MLX, "models": MLX, "tiny": MLX | TOKENIZERS,
+    "bench": MLX, "hub": {"mlx_lm", "huggingface_hub", "tqdm"}, "tokens": {"mlx_lm"} | TOKENIZERS, "template": {"jinja2", "transformers"},
 }  # fmt: skip
 WITHOUT_MLX = {"tokens": {"tokenizer_utils"}, "hub": {"utils"}}  # what these use of mlx_lm: they touch no array
-NEEDS_LIBRARIES = set(THIRD_PARTY) | {"serve"}
+NEEDS_LIBRARIES = set(THIRD_PARTY) | {"serve", "modelcheck"}
 
 
 def modules() -> dict[str, Path]:

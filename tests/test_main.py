@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,19 +15,25 @@ import pytest
 from mlx_native_server import __main__ as command_line
 from mlx_native_server import __version__
 from mlx_native_server.config import SETTINGS, Settings
+from mlx_native_server.places import places
 
 
 @pytest.fixture(autouse=True)
-def no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory of its own, and no settings around."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
     for row in SETTINGS:
         monkeypatch.delenv(row.env, raising=False)
+    return tmp_path
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings that `serve` was run with; nothing is served."""
     runs: list[Settings] = []
-    module = SimpleNamespace(main=lambda settings, warning: runs.append(settings) or 3)
+    module = SimpleNamespace(main=lambda settings, warning, background: runs.append(settings) or 3)
     monkeypatch.setattr(command_line, "preload_blas", lambda: None)
     monkeypatch.setattr(command_line, "_module", {"serve": module}.__getitem__)
     return runs
@@ -41,6 +50,8 @@ def test_every_setting_is_a_flag(row, served: list[Settings]) -> None:
     text, value = ("4", 4)
     if isinstance(row.default, bool):
         text, value = str(not row.default), not row.default
+    elif row.field == "log_format":
+        text = value = "json"
     elif isinstance(row.default, str):
         text = value = "other"
     assert command_line.main(["serve", row.flag, text]) == 3
@@ -110,3 +121,59 @@ def test_render_answers_each_line_without_mlx() -> None:
     assert answers[0]["tools"][0]["function"]["name"] == "Bash"
     assert "messages" in json.dumps(answers[1]["error"])
     assert modules == "[]"
+
+
+# ── the settings file, and the commands for a server in the background ───────────────────────────
+
+
+def settings_file(home: Path, text: str) -> None:
+    file = home / ".config" / "mlx-native-server" / "env"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+
+
+def test_the_settings_file_is_read_and_variables_win(home: Path, served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings_file(home, "MLX_MODEL=org/m\nMLX_PORT=4005\nHF_TEST_HOME=/disk\n")
+    monkeypatch.setenv("MLX_PORT", "4006")
+    monkeypatch.delenv("HF_TEST_HOME", raising=False)
+    monkeypatch.setattr(command_line.os, "environ", dict(os.environ))
+    assert command_line.main([]) == 3
+    assert served == [Settings(model="org/m", port=4006)] and command_line.os.environ["HF_TEST_HOME"] == "/disk"
+
+
+def test_a_bad_settings_file_ends_with_78_and_a_service_with_0_and_a_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """launchd would start it again for ever."""
+    settings_file(home, "MLX_PORT=x\n")
+    assert command_line.main(["serve"]) == 78
+    script = "from mlx_native_server.__main__ import main; raise SystemExit(main(['serve', '--service']))"
+    env = {key: value for key, value in os.environ.items() if key != "INVOCATION_ID"}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "MLX_PORT in the settings file: 'x' is not allowed" in done.stderr
+    assert "error: MLX_PORT in the settings file" in places(os.environ).server_log.read_text()
+
+
+def test_status_logs_and_stop_without_a_server(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MLX_PORT", str(free.getsockname()[1]))
+    assert command_line.main(["status"]) == 1
+    assert command_line.main(["stop"]) == 0
+    assert command_line.main(["logs"]) == 0
+    said = capsys.readouterr().out
+    assert "server: not running" in said and "no server runs in the background" in said and "there is no log yet" in said
+
+
+def test_logs_show_the_end_of_the_log_and_what_a_crash_wrote(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = places(os.environ)
+    here.logs.mkdir(parents=True)
+    here.server_log.write_text("".join(f"line {i}\n" for i in range(300)))
+    here.crash_log.write_text("Fatal\n")
+    assert command_line.main(["logs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[-2:]) == ("line 200", ["line 299", "crash: Fatal"])
+
+
+def test_a_command_that_cannot_be_done_ends_with_1_and_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_PORT", "0")
+    assert command_line.main(["start"]) == 1
+    assert capsys.readouterr().err.startswith("mlx-native-server: MLX_PORT is 0")

@@ -10,7 +10,8 @@ import pytest
 
 from mlx_native_server.config import Settings
 from mlx_native_server.folder import ModelError
-from mlx_native_server.serve import Ending, LogFormat, summary, wait
+from mlx_native_server.logfiles import LogFormat
+from mlx_native_server.serve import Ending, summary, wait
 
 HEALTH = {"status": "ok", "rss_gb": 1.2, "mx_active_gb": 0.5, "mx_cache_gb": 0.1}
 
@@ -36,6 +37,19 @@ def test_the_summary_keeps_the_key_and_speaks_of_tiny_only_for_tiny() -> None:
     assert "s3cret" not in text and "tiny" not in text
 
 
+class States:
+    """A watched engine: each look at its health gives the next status, each look for slow prefills the next lines."""
+
+    def __init__(self, *states: str, slow: list[list[str]] | None = None):
+        self.states, self.slow = iter(states), slow or []
+
+    def health(self) -> dict:
+        return {"status": next(self.states)}
+
+    def slow_prefills(self) -> list[str]:
+        return self.slow.pop(0) if self.slow else []
+
+
 def record(level: int, message: str, error: Exception | None = None) -> logging.LogRecord:
     return logging.LogRecord("mlx_native_server.x", level, __file__, 1, message, (), (type(error), error, None) if error else None)
 
@@ -53,21 +67,20 @@ def test_a_failed_engine_decides_the_exit_status(error: Exception, status: int) 
     ending = Ending()
     ending.engine_failed(error)
     ending.end(0)
-    assert wait(ending, lambda: {"status": "failed"}, lambda health: []) == status
+    assert wait(ending, States("failed"), lambda health: []) == status
 
 
 def test_the_summary_is_logged_once_when_the_model_is_there(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    ending, states = Ending(), iter(["loading", "loading", "ok"])
-    said: list[str] = []
+    ending, said, ready = Ending(), [], []
 
     def lines(health: dict) -> list[str]:
         said.append(health["status"])
         threading.Timer(0.05, ending.end, [0]).start()
         return ["ready: x"]
 
-    assert wait(ending, lambda: {"status": next(states)}, lines) == 0
-    assert said == ["ok"] and caplog.messages.count("ready: x") == 1
+    assert wait(ending, States("loading", "loading", "ok", slow=[["prefill 5 %"]]), lines, lambda: ready.append(1)) == 0
+    assert said == ["ok"] and ready == [1] and caplog.messages.count("ready: x") == caplog.messages.count("prefill 5 %") == 1
 
 
 def test_a_signal_while_waiting_ends_the_wait() -> None:
@@ -76,6 +89,6 @@ def test_a_signal_while_waiting_ends_the_wait() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: ending.end(7))
     try:
         threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGUSR1]).start()
-        assert wait(ending, lambda: {"status": "loading"}, lambda health: []) == 7
+        assert wait(ending, States(*["loading"] * 1000), lambda health: []) == 7
     finally:
         signal.signal(signal.SIGUSR1, before)

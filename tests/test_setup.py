@@ -12,7 +12,9 @@ import pytest
 
 from setup_machine import ROOT, UV_STUB, Machine
 
-SCRIPTS = [ROOT / "setup.sh", ROOT / ".ci" / "run"]
+PARTS = sorted((ROOT / "launchers" / "lib").glob("*.sh"))
+LAUNCHERS = sorted(path for path in (ROOT / "launchers").glob("claude-*"))
+SCRIPTS = [ROOT / "setup.sh", ROOT / ".ci" / "run", *LAUNCHERS]
 
 
 @pytest.fixture
@@ -36,24 +38,28 @@ def test_help_is_the_header(machine: Machine, flag: str) -> None:
     header = re.match(r"#!.*\n((?:#.*\n)+)\n", (ROOT / "setup.sh").read_text()).group(1)
     done = machine.run(flag)
     assert (done.returncode, done.stdout, done.stderr) == (0, re.sub(r"(?m)^# ?", "", header), "")
-    assert all(re.search(rf"(?m)^  {command} ", done.stdout) for command in ("serve", "test"))
+    assert all(re.search(rf"(?m)^  {command}\b", done.stdout) for command in ("install", "status", "start", "logs", "update", "uninstall", "serve", "test"))
 
 
-@pytest.mark.parametrize("arguments", [(), ("instal",), ("--port", "1")])
-def test_an_unknown_command_is_usage_and_2(machine: Machine, arguments: tuple[str, ...]) -> None:
+UNKNOWN = [("instal",), ("--port", "1"), ("install", "--modell", "x"), ("install", "--model"), ("install", "tiny"), ("uninstall", "--service"), ("update", "now")]
+
+
+@pytest.mark.parametrize("arguments", UNKNOWN)
+def test_an_unknown_command_or_option_is_usage_and_2(machine: Machine, arguments: tuple[str, ...]) -> None:
+    machine.python()
     done = machine.run(*arguments)
     assert done.returncode == 2 and "Usage: ./setup.sh" in done.stderr and machine.calls() == []
-    assert not arguments or f"'{arguments[0]}'" in done.stderr
+    assert arguments[-1] in done.stderr or arguments[0] in done.stderr
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [*SCRIPTS, *PARTS], ids=lambda path: path.name)
 def test_syntax(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
-    assert os.access(script, os.X_OK)
+    assert os.access(script, os.X_OK) == (script in SCRIPTS)
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", [*SCRIPTS, *PARTS], ids=lambda path: path.name)
 def test_shellcheck(script: Path) -> None:
     done = subprocess.run(["shellcheck", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -64,8 +70,8 @@ NOT_ON_A_MAC = [r"\btimeout \d", r"\bflock\b", r"\bnproc\b", r"sha256sum", r"rea
 
 
 @pytest.mark.parametrize("pattern", NOT_IN_BASH_3 + NOT_ON_A_MAC)
-def test_setup_uses_only_what_a_mac_has(pattern: str) -> None:
-    assert not re.search(pattern, (ROOT / "setup.sh").read_text())
+def test_scripts_use_only_what_a_mac_has(pattern: str) -> None:
+    assert [path.name for path in (ROOT / "setup.sh", *PARTS, *LAUNCHERS) if re.search(pattern, path.read_text())] == []
 
 
 # ── machines that are refused ────────────────────────────────────────────────────────────────────
@@ -95,7 +101,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("command", ["serve", "test"])
+@pytest.mark.parametrize("command", ["serve", "test", "install", "status"])
 @pytest.mark.parametrize("setting, words", REFUSED, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_machine_that_cannot_is_told_in_one_sentence(machine: Machine, command: str, setting, words: str) -> None:
     machine.python()
@@ -269,3 +275,113 @@ def test_the_servers_arguments_and_exit_status_pass_through(machine: Machine) ->
     machine.python()
     done = machine.run("serve", "--model", "a b", "", STUB_STATUS="78")
     assert done.returncode == 78 and machine.calls()[-1] == "python -m mlx_native_server serve --model a b "
+
+
+# ── the commands of an installation ──────────────────────────────────────────────────────────────
+
+
+def test_install_makes_the_environment_and_hands_over_to_the_python_half(machine: Machine) -> None:
+    machine.python()
+    checkout = machine.folder / "checkout"
+    assert machine.run("install", "--model", "a b", "--service").returncode == 0
+    calls = machine.calls()
+    assert "mlx-lm>=" in calls[0] and f"--editable {checkout}" in calls[1]
+    assert calls[2:] == [f"python -m mlx_native_server.install install --checkout {checkout} --model a b --service"]
+    assert (machine.prefix / "venv" / "bin" / "python").exists() and not machine.venv.exists()
+    assert (machine.prefix / "new-folders").read_text().split() == [str(machine.prefix.parent), str(machine.prefix)]
+
+
+@pytest.mark.parametrize("arguments", [(), ("install",)])
+def test_without_a_command_it_installs_and_the_second_time_there_is_nothing_to_install(machine: Machine, arguments: tuple[str, ...]) -> None:
+    machine.python()
+    machine.run(*arguments)
+    machine.calls()
+    assert machine.run(*arguments).returncode == 0
+    assert machine.calls() == [f"python -m mlx_native_server.install install --checkout {machine.folder / 'checkout'}"]
+    assert (machine.prefix / "new-folders").read_text().count("\n") == 2
+
+
+def test_a_dry_run_makes_nothing(machine: Machine) -> None:
+    machine.python()
+    done = machine.run("install", "--dry-run", "--model=x")
+    assert done.returncode == 0 and f"would make the environment {machine.prefix}/venv" in done.stderr
+    assert machine.calls() == [f"python -m mlx_native_server.install install --checkout {machine.folder / 'checkout'} --dry-run --model x"]
+    assert list((machine.folder / "home").iterdir()) == []
+
+
+@pytest.mark.parametrize("free_mb, nvidia_gpu, refused", [(2000, False, True), (4000, False, False), (4000, True, True)])
+def test_a_full_disk_is_said_before_anything_is_made(machine: Machine, free_mb: int, nvidia_gpu: bool, refused: bool) -> None:
+    machine.python()
+    machine.disk(free_mb)
+    if nvidia_gpu:
+        machine.stub("nvidia-smi", "echo 'GPU 0: x'")
+    done = machine.run("install")
+    assert (done.returncode != 0) == refused
+    if refused:
+        assert f"has {free_mb} MB free" in sentence(done) and list((machine.folder / "home").iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [{"STUB_PIP": "no-network"}, {"STUB_STATUS": "78"}])
+def test_a_half_done_install_is_repaired_by_the_next(machine: Machine, failure: dict[str, str]) -> None:
+    machine.python()
+    assert machine.run("install", **failure).returncode == int(failure.get("STUB_STATUS", "1"))
+    machine.calls()
+    assert machine.run("install").returncode == 0
+    assert machine.calls()[-1].startswith("python -m mlx_native_server.install install")
+
+
+@pytest.mark.parametrize("command", ["status", "start", "stop", "restart", "logs", "update"])
+def test_what_needs_an_installation_says_so(machine: Machine, command: str) -> None:
+    machine.python()
+    assert "nothing is installed, or it is broken: run" in sentence(machine.run(command)) and machine.calls() == []
+
+
+@pytest.mark.parametrize("command", [("status",), ("start",), ("stop",), ("restart",), ("logs", "--follow")])
+def test_the_programs_own_commands_are_passed_on(machine: Machine, command: tuple[str, ...]) -> None:
+    machine.python()
+    machine.run("install")
+    machine.calls()
+    assert machine.run(*command, STUB_STATUS="3").returncode == 3
+    assert machine.calls() == ["python -m mlx_native_server " + " ".join(command)]
+
+
+def test_update_pulls_and_sees_to_the_requirements_and_the_server(machine: Machine) -> None:
+    machine.python()
+    machine.run("install")
+    (machine.folder / "checkout" / ".git").mkdir()
+    machine.stub("git", 'echo "git $*" >>"$STUB_CALLS"; echo "# newer" >>"$2/pyproject.toml"')
+    machine.calls()
+    assert machine.run("update").returncode == 0
+    calls = machine.calls()
+    assert calls[0] == f"git -C {machine.folder / 'checkout'} pull --ff-only" and calls[1].startswith("pip install")
+    assert [call.split()[-1] for call in calls[-2:]] == ["status", "restart"] and "install.install" not in calls[3]
+
+
+def test_an_update_that_git_refuses_changes_nothing(machine: Machine) -> None:
+    machine.python()
+    machine.run("install")
+    (machine.folder / "checkout" / ".git").mkdir()
+    machine.stub("git", "exit 1")
+    machine.calls()
+    assert "git could not update" in sentence(machine.run("update")) and machine.calls() == []
+
+
+def test_uninstall_works_with_a_broken_environment_and_twice(machine: Machine) -> None:
+    machine.python()
+    machine.run("install")
+    (machine.prefix / "venv" / "bin" / "python").unlink()
+    machine.calls()
+    assert machine.run("uninstall", "--keep-models").returncode == 0
+    assert machine.calls() == [f"python -m mlx_native_server.install remove --checkout {machine.folder / 'checkout'} --keep-models"]
+    shutil.rmtree(machine.prefix)
+    done = machine.run("uninstall")
+    assert (done.returncode, machine.calls()) == (0, []) and "nothing is installed" in done.stderr
+
+
+def test_serve_uses_the_installation_from_the_same_folder(machine: Machine) -> None:
+    machine.python()
+    machine.run("install")
+    (machine.prefix / "checkout").symlink_to(machine.folder / "checkout")
+    machine.calls()
+    machine.run("serve")
+    assert machine.calls() == ["python -m mlx_native_server serve"] and not machine.venv.exists()

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +189,42 @@ def test_the_command_prints_the_folder(real_model: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "mlx_native_server.tiny"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(real_model)
     assert json.loads((real_model / "config.json").read_text())["model_type"] == "llama"
+
+
+def test_what_an_interrupted_build_left_is_removed_by_the_next_one(gguf: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "_download", lambda work, progress: gguf)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f".tiny-{ended.pid}-abc", ".tiny-old", f".tiny-{os.getppid()}-abc"):
+        (cache / name / "wheel").mkdir(parents=True)
+    tiny.build(quiet)
+    assert {path.name for path in cache.iterdir()} == {tiny.folder().name, f".tiny-{os.getppid()}-abc"}
+
+
+def test_a_download_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
+    """A server that is stopped ends at once, by `os._exit`; its pip went on for minutes."""
+    script = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    parent = f"""
+import os, sys, threading, time
+from pathlib import Path
+from mlx_native_server import tiny
+threading.Thread(target=tiny._run_installer, args=([sys.executable, "-c", {script!r}], Path({str(tmp_path)!r}), print), daemon=True).start()
+while not os.path.exists({str(tmp_path / "pid")!r}) or not open({str(tmp_path / "pid")!r}).read():
+    time.sleep(0.05)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", parent], check=True, cwd=Path(__file__).parent.parent, timeout=60)
+    pid = int((tmp_path / "pid").read_text())
+    deadline_s = time.monotonic() + 10
+    while _is_alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not _is_alive(pid)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")  # a child that nobody waits for stays as a zombie
+    return not (status.exists() and status.read_text().rpartition(") ")[2].startswith("Z"))
