@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .block_text import is_reminder
-from .late_text import reminder, slim_reminder, slim_system
+from .late_text import facts, reminder, slim_reminder, slim_system
 from .protocol import Block, Message, Request, TextBlock, Tool, ToolReferenceBlock, ToolResultBlock, ToolUseBlock
 from .slimming import slim_tool
 
@@ -34,18 +34,19 @@ CORE = frozenset(
 """Tools that are always shown when they are offered; those of MCP servers are too."""
 
 OWN_PROMPT_CHARS = 5000
-"""A system text that is longer is the client's own also where none of its headings is known."""
+"""A longer system text of which nothing is known, neither its first sentence nor a heading, counts as the client's own."""
 
 _IDENTITY = re.compile(r"\s*You are (?:Claude Code|a Claude agent)\b[^\n]*\bAnthropic[^\n]*\n*")
-_HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^# ([^(\n]+?)(?: \(.*)?$", re.MULTILINE)
 _CLIENT_HEADINGS = frozenset(
-    {"Harness", "System", "Doing tasks", "Executing actions with care", "Using your tools", "Tone and style",
-     "Text output (does not apply to tool calls)", "Output efficiency", "Session-specific guidance", "Memory", "auto memory",
+    {"Harness", "System", "Doing tasks", "Task Management", "Executing actions with care", "Using your tools", "Tool usage policy",
+     "Tone and style", "Proactiveness", "Following conventions", "Code style", "Code References", "Professional objectivity",
+     "Planning without timelines", "Asking questions as you work", "Text output", "Output efficiency", "Session-specific guidance", "Memory", "auto memory",
      "Environment", "Context management"}
 )  # fmt: skip
-_LAST_WORDS = re.compile(r"# Context management|When the conversation grows long|When you have enough information|Do build original games|<total_tokens>")
+_LAST_WORDS = re.compile(r"# Context management|When the conversation grows|When you have enough|Do build original games|<total_tokens>")
 _MEMORY = re.compile(r"file-based memory(?: system)? at `([^`\n]+)`")
-_PLACE = re.compile(r"^(?:CWD|Date): [^\n]+$", re.MULTILINE)
+_GIT = re.compile(r"^(?:# )?gitStatus\b.*?(?=^# |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def is_claude_code(request: Request) -> bool:
@@ -56,12 +57,12 @@ def is_claude_code(request: Request) -> bool:
 def code_mode(request: Request, chosen: str) -> Request:
     """The request as the model shall see it. `chosen` is `core`, `all`, or names of tools with commas between.
 
-    Requests without tools that do not have the client's main prompt (titles, summaries of pages) stay as they are.
+    Requests without tools (titles, summaries, safety checks) are small or have a prompt of their own: they stay as they are.
     """
     own = [tool for tool in request.tools if not tool.server_type]
-    system, extra = _system(request)
-    if not own and system != CODE_PROMPT:
+    if not own:
         return request
+    system, extra = _system(request)
     tools = tuple(_tool(tool, request, chosen) for tool in request.tools)
     held = {tool.name for tool, before in zip(tools, request.tools) if tool.defer_loading and not before.defer_loading}
     changed = dataclasses.replace(
@@ -80,33 +81,38 @@ def code_mode(request: Request, chosen: str) -> Request:
 
 def _system(request: Request) -> tuple[str, list[str]]:
     """The system text, and what of the client's own text is to follow later because it differs by folder or user."""
-    text = _IDENTITY.sub("", request.system, count=1) if _IDENTITY.match(request.system) else request.system
+    identity = _IDENTITY.match(request.system)
+    text = request.system[identity.end() :] if identity else request.system
     if not text.strip():
-        return "", []
+        return CODE_PROMPT if identity else "", []
     if request.subagent:
-        return _with_rules(text, request), []
+        return _with_rules(text), []
+    where = "\n".join(facts(text))
     if set(_HEADING.findall(text)) & _CLIENT_HEADINGS:
-        return CODE_PROMPT, list(_users_own(text))
-    if len(text) > OWN_PROMPT_CHARS:
+        return CODE_PROMPT, [where, *_users_own(text)]
+    if len(text) > OWN_PROMPT_CHARS and not identity:
         logger.info("a system prompt of %d characters counts as Claude Code's own and is replaced (MLX_CODE_MODE=off keeps it)", len(text))
-        return CODE_PROMPT, []
-    rest = _PLACE.sub("", text).strip()
-    return (_with_rules(rest, request) if rest else CODE_PROMPT), ["\n".join(_PLACE.findall(text))]
+        return CODE_PROMPT, [where]
+    if len(where) + 2 > len(text.strip()):  # nothing but these lines
+        return CODE_PROMPT, [where]
+    return _with_rules(text), []
 
 
-def _with_rules(text: str, request: Request) -> str:
-    return f"{text.strip()}\n\n{AGENT_PROMPT}" if request.tools else text.strip()
+def _with_rules(text: str) -> str:
+    return f"{text.strip()}\n\n{AGENT_PROMPT}"
 
 
 def _users_own(text: str) -> Iterator[str]:
     """Of Claude Code's prompt: sections that a user added, what was appended to it, and where its memory is."""
-    starts = [match.start() for match in _HEADING.finditer(text)]
-    for start, end in zip(starts, [*starts[1:], len(text)]):
-        section = text[start:end].strip()
-        heading = section.partition("\n")[0].removeprefix("# ")
-        if heading not in _CLIENT_HEADINGS:
+    if git := _GIT.search(text):
+        yield git[0].strip()
+        text = _GIT.sub("", text)
+    headings = list(_HEADING.finditer(text))
+    for heading, end in zip(headings, [*(match.start() for match in headings[1:]), len(text)]):
+        section = text[heading.start() : end].strip()
+        if heading[1] not in _CLIENT_HEADINGS:
             yield section
-        elif heading == "Context management":
+        elif heading[1] == "Context management":
             yield from (part for part in re.split(r"\n\s*\n", section) if not _LAST_WORDS.match(part))
     if memory := _MEMORY.search(text):
         yield f"What is to be remembered for later sessions is kept in {memory[1]} (one file a fact, and a line for each in MEMORY.md there)."

@@ -29,6 +29,18 @@ def reminder(text: str) -> str:
     return f"{OPEN}\n{text.strip()}\n{CLOSE}"
 
 
+_FACT = re.compile(
+    r"^[ \t]*(?:- )?((?:(?:primary |current |additional )?working director(?:y|ies)|cwd|is (?:directory )?a git repo\w*|platform|shell|os version|date)\s*:.*"
+    r"|today's date\b.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def facts(text: str) -> list[str]:
+    """The lines of a text that say where and when the work is done."""
+    return [line.rstrip() for line in _FACT.findall(text)]
+
+
 # ── one section ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -50,7 +62,7 @@ def _deferred(text: str, tools: Tools) -> str:
     names = text.split("\n")[1:]
     if "ToolSearch" not in tools or not any(names):
         return ""
-    return f'More tools, by name only. To use one, first load it: ToolSearch with query "select:NAME". {", ".join(filter(None, names))}'
+    return f'More tools, by name only. To use one, first load it: ToolSearch with query "select:NAME". Their names: {", ".join(filter(None, names))}'
 
 
 def _list_of(title: str, needed: tuple[str, ...]) -> Callable[[str, Tools], str]:
@@ -78,18 +90,19 @@ def _plan(text: str, tools: Tools) -> str:
 
 _AGENTS = _list_of("Agent types for the Agent tool:", ("Agent", "Task"))
 _SKILLS = _list_of("Skills for the Skill tool:", ("Skill",))
-_SECTIONS: tuple[tuple[str, Callable[[str, Tools], str]], ...] = (
-    (r"# Environment\nYou have been invoked", _environment),
-    (r"The following deferred tools are now available", _deferred),
-    (r"Available agent types for the Agent tool", _AGENTS),
-    (r"The following skills are (?:now )?available", _SKILLS),
-    (r"Plan mode is active", _plan),
-    (r"You are powered by the model|When you launch multiple agents|Claude Code attached this context|<total_tokens>", _nothing),
-    (r"Today's date is|# \S|[\w:]+ hook (?:success|additional context)|[\w ]{1,40} output style is active", _as_it_is),
+_NEVER, _ITEM, _ANYTHING = r"(?!)", r"- ", r""
+_SECTIONS: tuple[tuple[str, str, Callable[[str, Tools], str]], ...] = (
+    (r"# Environment\nYou have been invoked", _NEVER, _environment),
+    (r"The following deferred tools are now", _NEVER, _deferred),
+    (r"Available agent types for", _NEVER, _AGENTS),
+    (r"The following skills are", _ITEM, _SKILLS),
+    (r"Plan mode is active", _ANYTHING, _plan),
+    (r"You are powered by|When you launch multiple agents|Claude Code attached this|<total_tokens>", _NEVER, _nothing),
+    (r"Today's date is|# \S|[\w:]+ hook (?:success|additional context)|[\w ]{1,40} output style is", _ANYTHING, _as_it_is),
 )
-"""How a section begins, and what becomes of it. It ends where the next one begins."""
+"""How a section begins, how a further paragraph of it begins, and what becomes of it. A known beginning always ends it."""
 
-_BEGINS = re.compile("|".join(f"(?P<s{n}>{pattern})" for n, (pattern, _) in enumerate(_SECTIONS)))
+_BEGINS = re.compile("|".join(f"(?P<s{n}>{pattern})" for n, (pattern, _, _) in enumerate(_SECTIONS)))
 
 
 # ── a whole text ─────────────────────────────────────────────────────────────────────────────────
@@ -99,15 +112,15 @@ def slim_system(text: str, tools: Tools) -> str:
     """A system message that stands between the turns, "" where nothing of it is needed."""
     sections = list(_sections(text))
     if len(text) > UNKNOWN_CHARS and len(sections) == 1 and not _BEGINS.match(text.lstrip()):
-        paragraphs = _paragraphs(text)
-        return "\n".join(brief(paragraph, max(24, UNKNOWN_CHARS // len(paragraphs))) for paragraph in paragraphs)
+        paragraphs = _paragraphs(_FACT.sub("", text))
+        return "\n".join([*(brief(each, max(24, UNKNOWN_CHARS // len(paragraphs))) for each in paragraphs), *facts(text)])
     return "\n\n".join(filter(None, (slim(section, tools) for slim, section in sections)))
 
 
 def slim_reminder(text: str, tools: Tools) -> str:
     """A reminder in a user's message, "" where nothing of it is needed. Instructions of the user stay untouched."""
     inner = text.strip().removeprefix(OPEN).removesuffix(CLOSE).strip()
-    if not (known := _BEGINS.match(inner)) or _SECTIONS[_number(known)][1] is _as_it_is:
+    if not (known := _BEGINS.match(inner)) or _SECTIONS[_number(known)][2] is _as_it_is:
         slim = _without_advice(inner)
         return text if slim == inner else reminder(slim)
     slim = slim_system(inner, tools)
@@ -118,20 +131,22 @@ def _without_advice(text: str) -> str:
     """What the client says about its own text, in the two reminders where it does."""
     if text.startswith("Attribution for git commits"):
         return re.sub(r" \(this replaces [^\n]*?\):\n", ":\n", text, count=1)
-    if text.startswith("As you answer the user's questions"):
-        return re.sub(r"\n\nClaude Code attached this context [^\n]*\Z", "", text)
+    if text.startswith("As you answer"):
+        return re.sub(r"\n\nClaude Code attached this [^\n]*\Z", "", text)
     return text
 
 
 def _sections(text: str) -> Iterator[tuple[Callable[[str, Tools], str], str]]:
-    """Neighbouring paragraphs as sections; those before the first known beginning are one of their own."""
+    """Neighbouring paragraphs as sections; those that belong to no known one stand for themselves."""
     slim: Callable[[str, Tools], str] = _as_it_is
-    held: list[str] = []
+    goes_on, held = _ANYTHING, []
     for paragraph in _paragraphs(text):
-        if known := _BEGINS.match(paragraph):
+        known = _BEGINS.match(paragraph)
+        if known or not re.match(goes_on, paragraph):
             if held:
                 yield slim, "\n\n".join(held)
-            slim, held = _SECTIONS[_number(known)][1], []
+            _, goes_on, slim = _SECTIONS[_number(known)] if known else ("", _ANYTHING, _as_it_is)
+            held = []
         held.append(paragraph)
     if held:
         yield slim, "\n\n".join(held)

@@ -1,7 +1,7 @@
 """Tool definitions and prose, cut to what a small model needs.
 
 The rule: what decides whether a call is right stays (names, types, `required`, enums, defaults, nested schemas); prose is
-cut to its first sentences. Only the tools that every session has are described in words of our own. Deterministic: the
+cut to its first sentences. The tools that most sessions have are described in words of our own. Deterministic: the
 same definition always gives the same text.
 """
 from __future__ import annotations
@@ -15,18 +15,21 @@ from .protocol import Tool
 TOOL_CHARS, PARAMETER_CHARS = 300, 120
 """Length of descriptions that are cut by rule, in characters."""
 
-_PATH = {"file_path": "Absolute path"}
-_WORDS: dict[str, tuple[str, dict[str, str]]] = {
+Words = str | tuple[str, Any]
+"""A parameter's description, "" where its name says it all, and the default that a schema forgot: small models fill everything in."""
+
+_PATH: dict[str, Words] = {"file_path": "Absolute path"}
+_WORDS: dict[str, tuple[str, dict[str, Words]]] = {
     "Agent": (
-        "Hand a large, separate task to a helper agent. It knows only its prompt; its report comes back. Do small things yourself.",
+        "Start a helper agent for a large, separate task; its report comes back. Never for greetings, questions or small tasks: do those yourself.",
         {"description": "3 to 5 words", "prompt": "The whole task with all it needs", "subagent_type": "A type of the list",
-         "model": "", "effort": "", "isolation": "", "run_in_background": "false to wait for its report"},
+         "model": "Leave out", "effort": "Leave out", "isolation": "Leave out", "run_in_background": "false to wait for its report"},
     ),
     "AskUserQuestion": ("Ask the user to choose, when the work cannot go on without it.", {}),
     "Bash": (
-        "Run a shell command: list files, search, git, build, test. Use Read, Edit and Write for the contents of files.",
-        {"command": "", "timeout": "Milliseconds, up to 600000", "description": "What it does, in a few words",
-         "run_in_background": "true for a server or a long run", "dangerouslyDisableSandbox": ""},
+        "Run a shell command and get its output: ls to list files, find, grep, git, builds, tests.",
+        {"command": "", "timeout": ("Milliseconds, up to 600000", 120000), "description": "What it does, in a few words",
+         "run_in_background": ("true for a server or a long run", False), "dangerouslyDisableSandbox": ("", False)},
     ),
     "Edit": (
         "Replace text in a file that you have read. old_string is copied exactly from the file, without line numbers, and occurs once.",
@@ -36,8 +39,9 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "Glob": ("Find files by name.", {"pattern": "Like **/*.py", "path": "Folder, absolute"}),
     "Grep": ("Search the contents of files.", {"pattern": "Regular expression", "path": "File or folder, absolute", "glob": "Only files like *.py"}),
     "Read": (
-        "Read a file: text with line numbers, an image, a PDF, a notebook. It reads no folders.",
-        _PATH | {"offset": "First line", "limit": "Number of lines", "pages": "Of a PDF, like 1-5", "allow_large": "true to go over the size limit"},
+        "Read one file whose path is known: text with line numbers, an image, a PDF, a notebook. Not for folders.",
+        _PATH | {"offset": ("First line", 1), "limit": ("Number of lines", 2000), "pages": "Only for a PDF: like 1-5",
+                 "allow_large": ("true to go over the size limit", False)},
     ),
     "Skill": ("Load the instructions of a skill of the list, and follow them.", {"skill": "Its name, without a slash", "args": ""}),
     "StructuredOutput": ("Give the final answer in this form. Call it exactly once, at the end; text alone does not count.", {}),
@@ -77,7 +81,7 @@ def brief(text: str, limit: int) -> str:
     return kept if len(kept) <= limit else f"{kept[:limit].rsplit(' ', 1)[0]}…"
 
 
-def _slim(schema: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+def _slim(schema: Mapping[str, Any], words: Mapping[str, Words]) -> dict[str, Any]:
     """`words` describe the properties of this level; the others are cut by rule."""
     slim: dict[str, Any] = {}
     for key, value in schema.items():
@@ -96,11 +100,17 @@ def _slim(schema: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]
     return slim
 
 
-def _described(schema: Any, words: str | None) -> Any:
-    """A property's schema with `words` as its description: None cuts its own, "" is for names that say it all."""
+def _described(schema: Any, words: Words | None) -> Any:
+    """A property's schema in our words, None for its own, cut."""
     if not isinstance(schema, Mapping):
         return schema
     slim = _slim(schema, {})
-    if words is not None:
-        slim.pop("description", None)
-    return slim | {"description": words} if words else slim
+    if words is None:
+        return slim
+    text, default = words if isinstance(words, tuple) else (words, None)
+    slim.pop("description", None)
+    if text:
+        slim["description"] = text
+    if default is not None:
+        slim.setdefault("default", default)
+    return slim

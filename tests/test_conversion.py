@@ -342,13 +342,63 @@ def test_tools_that_the_model_cannot_use_are_not_offered() -> None:
     assert "# Tools" not in json.dumps(prompt(user("x"), tools=[BASH], tool_choice={"type": "none"}, traits=PLAIN, system="S").messages)
 
 
-def test_deferred_tools_come_last_once_they_are_referenced() -> None:
-    tools = [{"name": name, "input_schema": {}, "defer_loading": name in "CDE"} for name in "ACDBE"]
-    found = [{"type": "tool_reference", "tool_name": name} for name in ("D", "Z", "C", "D")]
-    before = [user("go"), assistant(call("a", "ToolSearch"))]
-    assert [t.name for t in offered_tools(request(*before, tools=tools))] == ["A", "B"]
-    after = request(*before, user(result("a", found)), tools=tools)
-    assert [t.name for t in offered_tools(after)] == ["A", "B", "D", "C"]
+def test_a_deferred_tool_is_defined_where_it_is_first_referenced_and_the_head_stays() -> None:
+    tools = [{"name": name, "description": f"Does {name}.", "input_schema": {"type": "object"}, "defer_loading": name in "CDE"} for name in "ACDBE"]
+    found = [{"type": "tool_reference", "tool_name": name} for name in ("D", "Z", "D", "A")]
+    turns = [user("go"), assistant(call("a", "ToolSearch")), user(result("a", found)), assistant(call("b", "D")), user(result("b", [found[0]]))]
+    made = prompt(*turns, tools=tools)
+    assert [t["function"]["name"] for t in made.tools or ()] == ["A", "B"]
+    assert made.messages[2]["content"].splitlines() == [
+        "Tool found: D. It can be called like the other tools:",
+        '{"name": "D", "description": "Does D.", "parameters": {"type": "object"}}',
+        "Tool found: Z", "Tool found: D", "Tool found: A",
+    ]  # fmt: skip
+    assert made.messages[4]["content"] == "Tool found: D"
+    for traits in (FULL, GEMMA4, LLAMA3, PLAIN, MISTRAL):
+        before = prompt(*turns[:1], tools=[tool for tool in tools if tool["name"] in "AB"], traits=traits)
+        after = prompt(*turns, tools=tools, traits=traits)
+        assert (after.tools, after.messages[: len(before.messages)]) == (before.tools, before.messages)
+
+
+def test_a_template_without_tools_gets_a_found_one_as_text() -> None:
+    tools = [BASH, BASH | {"name": "Late", "defer_loading": True}]
+    found = [{"type": "tool_reference", "tool_name": "Late"}]
+    made = prompt(user("go"), assistant(call("a", "ToolSearch")), user(result("a", found)), tools=tools, traits=PLAIN)
+    assert "## Late" not in made.messages[0]["content"]
+    assert "## Late\nRun a command.\nParameters:\n- command (string, required)" in made.messages[-1]["content"]
+
+
+def test_a_reference_outside_of_a_result_is_marked_as_not_typed() -> None:
+    made = prompt(user({"type": "tool_reference", "tool_name": "Late"}, "go"), tools=[BASH | {"name": "Late", "defer_loading": True}])
+    assert made.tools is None
+    assert made.messages[0]["content"].startswith("<system-reminder>\nTool found: Late.") and made.messages[0]["content"].endswith("</system-reminder>\ngo")
+
+
+def test_a_deferred_tool_that_is_demanded_is_at_the_head() -> None:
+    tools = [BASH, BASH | {"name": "Late", "defer_loading": True}, BASH | {"name": "Later", "defer_loading": True}]
+    assert [tool.name for tool in offered_tools(request(user("x"), tools=tools, tool_choice={"type": "tool", "name": "Late"}))] == ["Bash", "Late"]
+
+
+# ── the form of the answer, and what changes nothing ─────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("traits", [FULL, PLAIN, dataclasses.replace(PLAIN, system=False)])
+def test_a_schema_for_the_answer_is_put_to_the_model(traits: Traits) -> None:
+    form = {"format": {"type": "json_schema", "schema": {"type": "object", "properties": {"title": {"type": "string"}}}}}
+    first = prompt(user("Name it"), system="S", output_config=form, traits=traits).messages[0]["content"]
+    assert first.startswith("S\n\n# Form of the answer\n") and '{"type": "object", "properties": {"title": {"type": "string"}}}' in first
+    assert prompt(user("Name it"), system="S", output_config={"effort": "low"}, traits=traits) == prompt(user("Name it"), system="S", traits=traits)
+
+
+@pytest.mark.parametrize("edits", [
+    [{"type": "clear_thinking_20251015", "keep": "all"}],
+    [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}}],
+    [{"type": "clear_tool_uses_20250919"}],
+    "of a later kind",
+])  # fmt: skip
+def test_context_edits_are_accepted_and_change_no_earlier_turn(edits: Any) -> None:
+    turns = [user("a"), assistant(thought("one"), "A"), user("b"), assistant(thought("two"), "B"), user("c")]
+    assert prompt(*turns, context_management={"edits": edits}) == prompt(*turns)
 
 
 # ── properties ───────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from mlx_native_server import render
+from mlx_native_server.browser_mode import BROWSER_PROMPT
+from mlx_native_server.code_mode import CODE_PROMPT
 from mlx_native_server.config import Settings
 from mlx_native_server.protocol import Encoded, Prompt, Traits
 
@@ -73,3 +75,15 @@ def test_the_profiles_of_the_settings_are_applied(tmp_path: Path) -> None:
 
 def test_an_unknown_profile_is_refused() -> None:
     assert run(HELLO, profile="other")[0]["error"]["message"].startswith("profile: ")
+
+
+CLAUDE_CODE = HELLO | {"system": "You are Claude Code, of Anthropic.\n# Harness\nMuch.", "tools": [TOOL, TOOL | {"name": "Workflow"}]}
+
+
+def test_a_mode_is_rendered_whoever_the_client_is_and_only_when_it_is_asked_for() -> None:
+    assert run(CLAUDE_CODE)[0]["messages"][0]["content"].startswith("You are Claude Code")
+    shown = run(CLAUDE_CODE, profile="code")[0]
+    assert shown["messages"][0]["content"] == CODE_PROMPT and [tool["function"]["name"] for tool in shown["tools"]] == ["Bash"]
+    browser = {"name": "mcp__chrome-devtools__click", "input_schema": {}}
+    shown = run(CLAUDE_CODE | {"tools": [TOOL, browser]}, profile="browser")[0]
+    assert shown["messages"][0]["content"] == BROWSER_PROMPT and [tool["function"]["name"] for tool in shown["tools"]] == [browser["name"]]
