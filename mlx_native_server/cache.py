@@ -23,7 +23,8 @@ IDLE_S = 600.0
 REMEMBERED = 4096
 """How many evicted places are remembered, to tell an eviction from a prompt that is new."""
 
-HIT, COLD, EVICTED, UNTRIMMABLE, SYSTEM_CHANGED, MESSAGES_CHANGED = "hit", "cold", "evicted", "untrimmable", "system_changed", "messages_changed"
+HIT, COLD, EVICTED, UNTRIMMABLE = "hit", "cold", "evicted", "untrimmable"
+SYSTEM_CHANGED, MESSAGES_CHANGED, MODEL_CHANGED = "system_changed", "messages_changed", "model_changed"
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class Match:
 class Cache:
     """Kept states by their tokens, at most `budget_bytes` of them. Not thread-safe, but for the counters.
 
-    `has_plain` and `has_fixed`: which parts the model's states have. `on_evicted` gets the tokens up to a place and the
-    parts held there, before they are let go.
+    `has_plain` and `has_fixed`: which parts the model's states have. `on_evicted` gets a leaf before it is let go, with the
+    places above it that nobody else needs.
     """
 
     def __init__(self, budget_bytes: int, has_plain: bool, has_fixed: bool, clock: Callable[[], float] = time.monotonic,
-                 on_evicted: Callable[[bytes, Held | None, Held | None], None] = lambda tokens, plain, fixed: None):
-        self.budget_bytes, self._has_plain, self._has_fixed = budget_bytes, has_plain, has_fixed
-        self._clock, self._on_evicted = clock, on_evicted
+                 on_evicted: Callable[[Node], None] = lambda leaf: None):
+        self.budget_bytes, self.has_plain, self.has_fixed = budget_bytes, has_plain, has_fixed
+        self.clock, self.on_evicted = clock, on_evicted
         self.tree = PrefixTree()
         self.live: dict[Held, Node | None] = {}
         self._evicted: OrderedDict[tuple[int, int], None] = OrderedDict()
@@ -66,10 +67,10 @@ class Cache:
         nodes, agreed = self.tree.path(tokens)
         reach = min(agreed, len(tokens) // BYTES_PER_TOKEN - 1)
         length, fixed, source = reach, None, None
-        if self._has_fixed:
+        if self.has_fixed:
             best = next((node for node in reversed(nodes) if node.end_tokens <= reach and node.fixed), None)
             length, fixed = (best.end_tokens, best.fixed) if best else (0, None)
-        if length > 0 and self._has_plain:
+        if length > 0 and self.has_plain:
             source = self._source(nodes[-1])
         reason = self._reason(tokens, nodes, agreed, reach, length, marks)
         if length <= 0:
@@ -114,7 +115,7 @@ class Cache:
         nodes, _ = self.tree.path(tokens[:match.tokens * BYTES_PER_TOKEN])
         for node in nodes:
             if node.end_tokens <= match.tokens:
-                node.used_s, node.session = self._clock(), session
+                node.used_s, node.session = self.clock(), session
         source = next((node for node in nodes[-1].below() if node.plain is match.plain), None) if match.taken else None
         if source:
             self._set(source, plain=None, fixed=source.fixed if source.end_tokens == match.tokens else None)
@@ -128,7 +129,7 @@ class Cache:
         self.live[live] = node
         if node.plain is None:
             self._set(node, live, node.fixed)
-        node.used_s = self._clock()
+        node.used_s = self.clock()
         if old is not None and old is not node:
             self._leave(old, live)
         self.version += 1
@@ -136,7 +137,7 @@ class Cache:
     def mark(self, tokens: bytes, length: int, mark: int, fixed: Held | None, session: str) -> None:
         """The request's state passed a place where later prompts may branch off; `fixed` is that place's fixed part."""
         node = self.tree.insert(tokens, length)
-        node.mark, node.used_s, node.session = max(node.mark, mark), self._clock(), session
+        node.mark, node.used_s, node.session = max(node.mark, mark), self.clock(), session
         if fixed and node.fixed is None:
             self._set(node, node.plain, fixed)
             self.fit()
@@ -153,13 +154,24 @@ class Cache:
                 node.mark = max(node.mark, mark)
         node = self.tree.insert(tokens, len(tokens) // BYTES_PER_TOKEN)
         self._set(node, node.plain if node.children else plain, fixed or node.fixed)
-        node.used_s, node.session, node.continued = self._clock(), session, continued
+        node.used_s, node.session, node.continued = self.clock(), session, continued
         self.drop(live)
         for above in list(node.ancestors()):
             superseded = above.mark < SYSTEM and above.end_tokens not in keep and len(above.children) == 1
             if superseded:
                 above.mark = 0
             self._set(above, above.plain if above.plain in self.live else None, None if superseded else above.fixed)
+            self.tree.tidy(above)
+        self.fit()
+        self.version += 1
+
+    def insert(self, tokens: bytes, plain: Held | None, fixed: Held | None, mark: int, session: str) -> None:
+        """Keep a state of exactly `tokens` that comes from elsewhere."""
+        node = self.tree.insert(tokens, len(tokens) // BYTES_PER_TOKEN)
+        self._set(node, node.plain if node.children or plain is None else plain, fixed or node.fixed)
+        node.mark, node.used_s, node.session, node.continued = max(node.mark, mark), self.clock(), session, True
+        for above in list(node.ancestors()):
+            self._set(above, above.plain if above.plain in self.live else None, above.fixed)
             self.tree.tidy(above)
         self.fit()
         self.version += 1
@@ -180,7 +192,7 @@ class Cache:
         """Take out leaves, from `node` upwards, that nothing covers any more."""
         for each in [node, *node.ancestors()]:
             if each.parent is not None:
-                if not each.children and not (each.plain or (each.fixed and not self._has_plain)):
+                if not each.children and not (each.plain or (each.fixed and not self.has_plain)):
                     self._set(each, None, None)
                     each.mark = 0
                 self.tree.tidy(each)
@@ -202,9 +214,13 @@ class Cache:
             self.evictions += 1
             self.version += 1
 
+    def release(self, size_bytes: int) -> None:
+        """Let so many bytes go, the least valuable first, however much is allowed."""
+        self.fit(self.budget_bytes - max(0, self.nbytes - size_bytes))
+
     def _worth(self, node: Node) -> tuple[int, float, int]:
         """Systems, then conversations that went on, then one-off prompts, then ended sessions; late before early."""
-        idle_s = self._clock() - node.used_s
+        idle_s = self.clock() - node.used_s
         rank = 3 if node.mark == SYSTEM else 0 if idle_s > IDLE_S else 2 if node.continued else 1
         return rank, node.used_s // 60, node.end_tokens
 
@@ -239,8 +255,9 @@ class Cache:
 
     def _evict_branch(self, leaf: Node) -> None:
         """Let a leaf go, back to where it parts from others or to a place of more worth, which gets its plain part."""
+        self.on_evicted(leaf)
         branch, rank = self._branch(leaf), self._worth(leaf)[0]
-        kept = next((node for node in branch[1:] if self._worth(node)[0] > rank and (node.fixed or not self._has_fixed)), None)
+        kept = next((node for node in branch[1:] if self._worth(node)[0] > rank and (node.fixed or not self.has_fixed)), None)
         shortened = leaf.plain.shortened(kept.end_tokens) if kept and leaf.plain else None
         for node in branch[:branch.index(kept)] if kept else branch:
             self._forget(node, None)
@@ -250,7 +267,6 @@ class Cache:
 
     def _forget(self, node: Node, plain: Held | None) -> None:
         tokens = self.tree.tokens(node)
-        self._on_evicted(tokens, node.plain, node.fixed)
         self._evicted[_place(tokens, node.end_tokens)] = None
         while len(self._evicted) > REMEMBERED:
             self._evicted.popitem(last=False)
@@ -272,7 +288,7 @@ class Cache:
             assert node.parent is not None and node.parent.children[node.edge[:BYTES_PER_TOKEN]] is node, "a node is misplaced"
             assert node.end_tokens == node.parent.end_tokens + len(node.edge) // BYTES_PER_TOKEN, "a node has a wrong length"
             assert node.is_needed, "a node is not needed"
-            assert node.children or node.plain or (node.fixed and not self._has_plain), "a leaf is not covered"
+            assert node.children or node.plain or (node.fixed and not self.has_plain), "a leaf is not covered"
         nodes = set(self.tree)
         assert all(node in nodes for node in self.live.values() if node is not None), "a request's node is not in the tree"
         assert all(node.plain for node in self.live.values() if node is not None), "a request's node is not covered"

@@ -193,9 +193,9 @@ class Decoder:
             if uid in group.uids():
                 group.remove(uid)
 
-    def clear(self) -> None:
-        """Forget every row."""
-        self._groups.clear()
+    def drop(self, group: Group) -> None:
+        """Forget the rows of a group, unread."""
+        self._groups.remove(group)
 
 
 def padding(lengths: Sequence[int]) -> int:

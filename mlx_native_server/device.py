@@ -52,6 +52,11 @@ def figures_gb(peak_bytes: int) -> dict[str, float]:
     return {name: memory.gb(size_bytes) for name, size_bytes in figures_bytes.items()}
 
 
+def active_bytes() -> int:
+    """Memory that arrays take now, in bytes."""
+    return mx.get_active_memory()
+
+
 def take_peak() -> int:
     """The highest active memory since the last call, in bytes."""
     peak_bytes = mx.get_peak_memory()
@@ -69,6 +74,11 @@ def release() -> int:
 def is_device_error(error: BaseException) -> bool:
     """Whether a Metal command buffer failed. Any array that was in flight may then be zeros, whoever it belongs to."""
     return isinstance(error, RuntimeError) and "[METAL]" in str(error)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether memory was asked for that there is not; nothing was computed then, and what there was is as before."""
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in ("malloc", "allocate", "out of memory"))
 
 
 def is_usable_after(error: BaseException) -> bool:

@@ -1,67 +1,59 @@
 """The engine: one thread owns MLX, loads the model, and turns jobs (token ids) into replies (text pieces).
 
-One turn of its loop: take what arrived or was cancelled, prefill for a while (one prompt at a time, in chunks),
-let every decoding row have its next tokens. Requests, HTTP, tools and markup are not known here. `start`, `submit`,
-`health` and `close` may be called from any thread and never wait for a chunk. What is kept of prompts: `reuse.py`.
+Here is what other threads may call, and the thread's beginning and end; what it does meanwhile is `loop.py`. Requests,
+HTTP, tools and markup are not known here. `start`, `submit`, `health` and `close` may be called from any thread and
+never wait for a chunk.
 """
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.generate import generation_stream
 
 from . import device, kv, memory
 from .config import Settings
-from .decode import Decoder, Group, Start, Step
-from .protocol import ApiError, Failed, Finished, Job, Piece, Started
-from .queueing import Counters, Door, EngineTicket, Prompts, Task
+from .decode import Decoder
+from .loop import Loaded, Loop
+from .plan import Plan
+from .protocol import Job, bad_request
+from .queueing import Counters, Door, EngineTicket
 from .reuse import Reuse
+from .scheduling import Prompts
+from .space import Space, measured
+
+__all__ = ["Engine", "Loaded", "Progress"]
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 """Takes one line about how far loading is, for `/health`."""
-CLEAR_EVERY_TICKS = 256
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What the engine needs of a model.
-
-    `detokenizer` makes a streaming detokenizer for an answer that follows the given last prompt token.
-    `stop_ids` end an answer and have no text. `vocab_size`: ids from there on would read garbage.
-    """
-
-    model: nn.Module
-    detokenizer: Callable[[int], Any]
-    stop_ids: frozenset[int]
-    vocab_size: int
+SAVE_S = 0.6
+"""How long the end may take for what is still to be written to disk; most was written when it had been idle."""
 
 
 class Engine:
     """The owner of MLX. `load` runs on the engine's thread; `on_failure` is called there when the engine is lost.
 
     `self_check` compares, after each turn, what the prompt cache says it holds with what it holds (for tests).
+    `limit_bytes`: all the memory that there is for MLX, 0 asks the machine.
     """
 
     def __init__(self, load: Callable[[Progress], Loaded], settings: Settings,
-                 on_failure: Callable[[BaseException], None] = lambda error: None, wired_limit_gb: float | None = None, self_check: bool = False):
+                 on_failure: Callable[[BaseException], None] = lambda error: None, wired_limit_gb: float | None = None, self_check: bool = False,
+                 limit_bytes: int = 0):
         self._load, self._settings, self._on_failure, self._wired_limit_gb = load, settings, on_failure, wired_limit_gb
-        self._self_check, self._reuse = self_check, None
+        self._self_check, self._limit_bytes = self_check, limit_bytes
+        self._reuse: Reuse | None = None
+        self._loop: Loop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._status, self._progress = "loading", ""
         self._prompts = Prompts(settings.max_running, settings.prefill_size)
-        self._decoding: dict[int, Task] = {}
-        self._uids = self._ticks = self._peak_bytes = 0
-        self._decoder: Decoder | None = None
+        self._kv_bits, self._window_tokens = 0, None
         self.counters = Counters()
         self._door = Door(settings.max_running + settings.max_waiting, self.counters)
 
@@ -72,31 +64,38 @@ class Engine:
         self._thread.start()
 
     def submit(self, job: Job) -> EngineTicket:
-        """Queue a job. Raises `ApiError`: 529 when the queue is full, 503 when the engine failed or is closing."""
+        """Queue a job. Raises `ApiError`: 529 when the queue is full, 503 when the engine failed or is closing, 400 for what
+        could never fit into memory."""
+        if self._window_tokens is not None and len(job.tokens) > self._window_tokens:
+            raise bad_request(f"prompt is too long: {len(job.tokens)} tokens > {self._window_tokens} maximum")
         return self._door.submit(job)
 
     def health(self) -> dict[str, Any]:
         """Status, loads and memory as JSON values. Memory in GB; never waits for the engine's thread."""
-        running = len(self._prompts.begun) + len(self._decoding)
+        running = self._loop.running if self._loop else 0
         return {
             "status": self._status,
             "progress": self._progress,
             "requests_running": running,
             "requests_waiting": max(0, self._door.open_jobs - running),
-            **device.figures_gb(self._peak_bytes),
-            "kv_bits": 0 if self._decoder is None else self._decoder.kv_bits,
-            "requests": asdict(self.counters),
-            "prompt_cache": self._reuse.cache.figures() if self._reuse else {},
+            **device.figures_gb(self._loop.peak_bytes if self._loop else 0), **(self._loop.peaks_gb() if self._loop else {}),
+            "safe_context_tokens": self._window_tokens,
+            "kv_bits": self._kv_bits,
+            "requests": asdict(self.counters), "prefilled": self._prompts.held_tokens(),
+            "prompt_cache": self._reuse.figures() if self._reuse else {},
         }
 
     def close(self, timeout_s: float) -> bool:
         """Fail what is open, at once, and stop. False when the thread is still inside a chunk after `timeout_s`.
 
-        After False the process must end by `os._exit`: an ordinary exit aborts while MLX computes.
+        After False the process must end by `os._exit`: an ordinary exit aborts while MLX computes. It takes up to
+        `SAVE_S` longer where conversations are still to be written to disk.
         """
         self._door.close("the server is shutting down")
         if self._thread.ident:
             self._thread.join(timeout_s)
+        if self._reuse and self._reuse.archive:
+            self._reuse.archive.close(0.0 if self._thread.is_alive() else SAVE_S)
         return not self._thread.is_alive()
 
     # ── the thread ───────────────────────────────────────────────────────────────────────────────
@@ -115,186 +114,36 @@ class Engine:
             mx.clear_streams()  # a thread that ends with streams of its own makes the process abort at exit
 
     def _open_model(self, loaded: Loaded) -> None:
-        settings, self._loaded = self._settings, loaded
+        settings = self._settings
         weights_bytes = kv.weights_bytes(loaded.model)
         budget_bytes = memory.prompt_cache_bytes(settings.prompt_cache_gb, device.limit_bytes(), weights_bytes)
         self._reuse = Reuse(loaded.model, budget_bytes)
+        if loaded.states and settings.disk_cache_gb and budget_bytes:
+            self._reuse.open_archive(loaded.states, int(settings.disk_cache_gb * memory.GIB), self._door.wake)
         device.set_limits(settings.cache_limit_gb, self._wired_limit_gb, weights_bytes, budget_bytes)
-        self._decoder = Decoder(loaded.model, loaded.stop_ids, settings.kv_bits, settings.kv_quant_start)
+        decoder = Decoder(loaded.model, loaded.stop_ids, settings.kv_bits, settings.kv_quant_start)
+        self._kv_bits = decoder.kv_bits
+        space = Space(Plan(self._limit_bytes or device.limit_bytes(), measured(loaded.model, decoder.kv_bits, weights_bytes)), self._reuse.cache)
+        self._window_tokens = space.window_tokens
+        self._loop = Loop(loaded, self._door, self._prompts, self._reuse, decoder, space, self.counters)
         device.release()
         self._status, self._progress = "ok", ""
 
     def _serve(self) -> None:
         while not self._door.closed:
             try:
-                self._collect()
-                self._decode(self._prefill())
+                self._loop.turn()
                 if self._self_check:
                     self._reuse.check()
             except RuntimeError as error:
                 self._recover(error)
+        if self._reuse.archive:
+            self._reuse.archive.keep_all()
 
     def _recover(self, error: RuntimeError) -> None:
         if not device.is_device_error(error):
             raise error
         logger.error("the device failed, every running request is ended: %s", error)
-        for task in [*self._prompts.begun, *self._decoding.values()]:
-            self._fail(task, error)
+        self._loop.fail_all(error)
         if not device.is_usable_after(error):
             raise error
-
-    def _collect(self) -> None:
-        """Take arrivals, waiting for one when there is nothing else to do, and drop cancelled tasks."""
-        for task in self._door.take(wait=not (self._prompts or self._decoding)):
-            with self._on_behalf_of(task):
-                self._take_in(task)
-        for task in [*self._prompts, *self._decoding.values()]:
-            if task.ticket.cancelled:
-                self.counters.cancelled += 1
-                with self._on_behalf_of(task):
-                    self._keep(task)
-                if not task.ticket.ended:
-                    self._end(task, Failed(ApiError(499, "api_error", "the request was cancelled")), "cancelled")
-
-    def _take_in(self, task: Task) -> None:
-        tokens = task.job.tokens
-        if not tokens or min(tokens) < 0 or max(tokens) >= self._loaded.vocab_size:
-            raise ValueError("the prompt is empty or has token ids outside the model's vocabulary")
-        self._reuse.prepare(task)
-        self._prompts.waiting.append(task)
-
-    def _keep(self, task: Task) -> None:
-        """Give the cache what a cancelled task has computed."""
-        if task.uid in self._decoding:
-            self._reuse.commit(task, *self._decoder.remove(task.uid))
-        elif task.state is not None:
-            self._reuse.commit(task, task.state, task.held_tokens)
-
-    def _prefill(self) -> float:
-        """Prefill for one slice; returns the seconds that decoding rows are owed for it.
-
-        A slice goes on with the next prompt only when one is complete. A prompt that is not complete owes the
-        others as much time as it took, so that it takes half of the machine at most.
-        """
-        begun_s, spent_s, first = time.perf_counter(), 0.0, True
-        while chunk := self._next_chunk(spent_s, first):
-            task, size_tokens = chunk
-            with self._on_behalf_of(task):
-                self._prefill_chunk(task, size_tokens)
-            spent_s, first = time.perf_counter() - begun_s, False
-            if task in self._prompts.begun:
-                return spent_s
-        return 0.0
-
-    def _next_chunk(self, spent_s: float, first: bool) -> tuple[Task, int] | None:
-        self._reuse.expect(self._prompts.waiting)
-        streaming = any(task.first_token_s for task in self._decoding.values())
-        return self._prompts.next_chunk(spent_s, first, len(self._decoding), streaming,
-                                        held_back=lambda task: self._reuse.should_wait(task, self._prompts.begun))
-
-    def _prefill_chunk(self, task: Task, size_tokens: int) -> None:
-        if task.state is None:
-            self._admit(task)
-        begun_s, size_tokens = time.perf_counter(), self._reuse.chunk_tokens(task, size_tokens)
-        if size_tokens:
-            kv.prefill(self._loaded.model, task.state, task.job.tokens[task.held_tokens:task.held_tokens + size_tokens])
-            self._decoder.quantize(task.state)
-            task.held_tokens += size_tokens
-            self._prompts.rate.add(size_tokens, time.perf_counter() - begun_s)
-            self._note_peak()
-            self._reuse.advanced(task)
-            device.release()  # a growing cache leaves buffers of sizes that are never asked for again
-        if not task.prefill_tokens:
-            self._hand_over(task)
-
-    def _admit(self, task: Task) -> None:
-        self._prompts.begin(task)
-        self._uids = task.uid = self._uids + 1
-        started = self._reuse.begin(task)
-        self.counters.add(started)
-        task.ticket.put(started)
-
-    def _hand_over(self, task: Task) -> None:
-        job = task.job
-        if job.max_tokens < 1:
-            self._reuse.commit(task, task.state, task.held_tokens)
-            self._end(task, Finished("length"), "length")
-            return
-        task.detokenizer = self._loaded.detokenizer(job.tokens[-1])
-        group = self._decoder.prepare(Start(task.uid, job.tokens, task.state, job.max_tokens, job.sampling))
-        task.state = None
-        self._prompts.remove(task)
-        self._decoding[task.uid] = task
-        self._decoder.join(group)
-        task.live.state = lambda: self._decoder.peek(task.uid)
-
-    def _decode(self, owed_s: float) -> None:
-        """One token for every row, and more of them until `owed_s` seconds are used or somebody new arrives."""
-        begun_s = time.perf_counter()
-        while self._decoding and not self._door.closed:
-            for group in self._decoder.groups():
-                self._step(group)
-            self._note_peak()
-            self._ticks += 1
-            if self._ticks % CLEAR_EVERY_TICKS == 0:
-                device.release()
-            if self._door.has_arrivals or time.perf_counter() - begun_s >= owed_s:
-                return
-            self._collect()
-
-    def _step(self, group: Group) -> None:
-        uids, steps = group.uids(), []
-        # With several rows an error is nobody's own: it ends the engine.
-        with self._on_behalf_of(self._decoding[uids[0]]) if len(uids) == 1 else nullcontext():
-            steps = group.step()
-        for step in steps:
-            task = self._decoding[step.uid]
-            with self._on_behalf_of(task):
-                self._deliver(task, step)
-
-    def _deliver(self, task: Task, step: Step) -> None:
-        task.last_token_s = time.perf_counter()
-        task.first_token_s = task.first_token_s or task.last_token_s
-        task.generated.append(step.token)
-        self.counters.generated_tokens += 1
-        if step.reason != "stop":
-            task.detokenizer.add_token(step.token)
-            task.ticket.put(Piece(task.detokenizer.last_segment, 1))
-        if step.reason:
-            task.detokenizer.finalize()
-            if rest := task.detokenizer.last_segment:
-                task.ticket.put(Piece(rest, 0))
-            self._reuse.commit(task, step.state, len(task.job.tokens) + len(task.generated))
-            self._end(task, Finished(step.reason, tokens=1 if step.reason == "stop" else 0), step.reason)
-
-    @contextmanager
-    def _on_behalf_of(self, task: Task) -> Iterator[None]:
-        """Work for one job: what it raises ends that job and nothing else."""
-        try:
-            yield
-        except Exception as error:  # the job's outermost level
-            if device.is_device_error(error):  # not the job's own: see _recover
-                raise
-            self._fail(task, error)
-
-    def _fail(self, task: Task, error: Exception) -> None:
-        logger.error("request %s failed", task.job.id, exc_info=error)
-        self.counters.failed += 1
-        self._end(task, Failed(ApiError(500, "api_error", f"generation failed: {type(error).__name__}")), "error")
-
-    def _end(self, task: Task, reply: Finished | Failed, reason: str) -> None:
-        """Take a task out of everything, log it, and let the handler know."""
-        self._prompts.remove(task)
-        if self._decoding.pop(task.uid, None):
-            self._decoder.forget(task.uid)
-        self._reuse.drop(task)
-        self.counters.finished += isinstance(reply, Finished)
-        logger.info("%s", task.summary(reason, device.release()))
-        self._door.leave(task.ticket)
-        task.ticket.put(reply)
-
-    def _note_peak(self) -> None:
-        """Each running task's peak is the highest that memory stood at while it ran."""
-        self._peak_bytes = max(self._peak_bytes, peak_bytes := device.take_peak())
-        for task in [*self._prompts.begun, *self._decoding.values()]:
-            task.peak_bytes = max(task.peak_bytes, peak_bytes)

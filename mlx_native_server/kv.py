@@ -96,10 +96,10 @@ def is_plain(layer: Any) -> bool:
 
 
 class Plain:
-    """The layers that can be cut back, for `tokens` tokens; no other state has their memory."""
+    """The layers that can be cut back, for `tokens` tokens; no other state has their memory. `saved`: it has a file."""
 
     def __init__(self, layers: list[Any], tokens: int):
-        self.layers, self.tokens = layers, tokens
+        self.layers, self.tokens, self.saved = layers, tokens, False
         self.nbytes = sum(layer.nbytes for layer in layers)
 
     def shortened(self, tokens: int) -> "Plain":
@@ -116,10 +116,10 @@ class Plain:
 
 
 class Fixed:
-    """The layers that are right for exactly `tokens` tokens; no other state has their memory."""
+    """The layers that are right for exactly `tokens` tokens; no other state has their memory. `saved`: it has a file."""
 
     def __init__(self, layers: list[Any], tokens: int):
-        self.layers, self.tokens = layers, tokens
+        self.layers, self.tokens, self.saved = layers, tokens, False
         self.nbytes = sum(_layer_nbytes(layer) for layer in layers)
 
     def shortened(self, tokens: int) -> "Fixed":
@@ -208,6 +208,34 @@ def evaluate(state: State) -> None:
 def nbytes(state: State) -> int:
     """Bytes that the state's arrays take."""
     return sum(layer.nbytes for layer in state if not layer.empty())
+
+
+def costs(state: State) -> tuple[float, int]:
+    """Bytes a token in the plain layers, and bytes of the others once their windows are full. The state holds something."""
+    token, fixed = 0.0, 0
+    for layer in layers(state):
+        if layer.empty():
+            continue
+        if is_plain(layer):
+            token += layer.nbytes / _held_rows(layer.keys)
+        elif isinstance(layer, RotatingKVCache):
+            fixed += layer.nbytes * layer.max_size // _held_rows(layer.keys)
+        else:
+            fixed += _layer_nbytes(layer)
+    return token, fixed
+
+
+def _held_rows(keys: Any) -> int:
+    return tree_flatten(keys)[0][1].shape[-2]
+
+
+def attention_heads(model: nn.Module, unknown: int) -> int:
+    """How many heads its attention has, as its configuration says."""
+    for each in (model, getattr(model, "language_model", None)):
+        heads = getattr(getattr(each, "args", None), "num_attention_heads", None)
+        if isinstance(heads, int):
+            return heads
+    return unknown
 
 
 def weights_bytes(model: nn.Module) -> int:

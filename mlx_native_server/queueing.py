@@ -1,30 +1,21 @@
-"""The engine's waiting room: tickets, tasks, and whose turn it is.
+"""The engine's waiting room: tickets, tasks, and the door through which they come.
 
-Rules: a ticket ends exactly once, whoever ends it; short prompts go first, but every fourth slice belongs to
-the oldest prompt; a prefill slice is as long as others can bear. Everything here is plain Python and safe to
-test without a model; what runs on the engine's thread is in `engine.py`.
+Rules: a ticket ends exactly once, whoever ends it; no session may take every place in the queue. Everything here is plain
+Python and safe to test without a model; whose turn it is is in `scheduling.py`.
 """
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .memory import GIB
 from .protocol import ApiError, Failed, Finished, Job, Reply, Started, overloaded
 
-SLICE_S = 0.5
-"""The longest that a prefill keeps the others from their next token, in seconds."""
-ALONE_S = 1.0
-"""The longest chunk when nobody else is there: what an arrival, a cancellation or a stop may have to wait for."""
-BURST_S = 3.0
-"""The longest that short prompts which came together are prefilled one after the other before the first of them decodes."""
-MIN_CHUNK_TOKENS = 64
-OLDEST_EVERY = 4
-"""Each so many slices, the oldest prompt goes first."""
+LEFT_FOR_OTHERS = 8
+"""One of so many places is for other sessions than the one that has the rest."""
 
 
 class EngineTicket:
@@ -64,7 +55,7 @@ class Task:
     `state` is what `kv` made: it holds the first `held_tokens` tokens of the prompt, until decoding takes it over.
     `packed` and `marks` are what the cache looks at, `live` is its name for the state, `expected_tokens` what it would give
     now (as of its version `looked_up`), `shared_tokens` how much the prompt has in common with that of other tasks, by uid.
-    `source` and `miss`: where the reused tokens came from, and why they were not more.
+    `fetch`: what is being got from disk for it. `source` and `miss`: where the reused tokens came from, and why they were not more.
     """
 
     job: Job
@@ -80,6 +71,7 @@ class Task:
     expected_tokens: int = 0
     looked_up: int = -1
     shared_tokens: dict[int, int] = field(default_factory=dict)
+    fetch: Any = None
     detokenizer: Any = None
     generated: list[int] = field(default_factory=list)
     first_token_s: float = 0.0
@@ -140,7 +132,8 @@ class Door:
         self._most, self._counters = most, counters
         self._changed = threading.Condition()
         self._arrivals: list[Task] = []
-        self._open: set[EngineTicket] = set()
+        self._open: dict[EngineTicket, str] = {}
+        self._woken = False
         self.closed = ""
 
     def submit(self, job: Job) -> EngineTicket:
@@ -148,33 +141,41 @@ class Door:
         with self._changed:
             if self.closed:
                 raise ApiError(503, "api_error", self.closed)
-            if len(self._open) >= self._most:
+            session = job.client.session_id
+            own = list(self._open.values()).count(session) if session else 0
+            if len(self._open) >= self._most or own >= most_of_one(self._most):
                 self._counters.refused += 1
                 raise overloaded("too many requests are waiting")
             ticket = EngineTicket()
-            self._open.add(ticket)
+            self._open[ticket] = session
             self._arrivals.append(Task(job, ticket, time.perf_counter()))
             self._changed.notify()
         return ticket
 
-    def take(self, wait: bool) -> list[Task]:
-        """What has arrived; with `wait`, once there is something or the door is closed."""
+    def take(self, wait_s: float | None) -> list[Task]:
+        """What has arrived. Waits for something, a `wake` or the close for so many seconds, None for ever."""
         with self._changed:
-            while wait and not self._arrivals and not self.closed:
-                self._changed.wait()
-            arrived, self._arrivals = self._arrivals, []
+            if not (self._arrivals or self.closed or self._woken) and wait_s != 0:
+                self._changed.wait(wait_s)
+            arrived, self._arrivals, self._woken = self._arrivals, [], False
         return arrived
+
+    def wake(self) -> None:
+        """Whoever waits in `take` has something to do."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
 
     def leave(self, ticket: EngineTicket) -> None:
         """A job has ended."""
         with self._changed:
-            self._open.discard(ticket)
+            self._open.pop(ticket, None)
 
     def close(self, message: str) -> None:
         """Take no more jobs, and fail those that are open with the same message."""
         with self._changed:
             self.closed = self.closed or message
-            ended, self._open = self._open, set()
+            ended, self._open = self._open, {}
             self._changed.notify()
         for ticket in ended:
             ticket.put(Failed(ApiError(500, "api_error", message)))
@@ -190,87 +191,6 @@ class Door:
         return bool(self._arrivals)
 
 
-def choose(tasks: Sequence[Task], turn: int) -> Task | None:
-    """Whose prompt is prefilled in slice number `turn`: the shortest rest, each fourth time the oldest."""
-    if not tasks:
-        return None
-    if turn % OLDEST_EVERY == OLDEST_EVERY - 1:
-        return min(tasks, key=lambda task: task.arrived_s)
-    return min(tasks, key=lambda task: (task.prefill_tokens, task.arrived_s))
-
-
-def chunk_tokens(rate: float, budget_s: float, largest: int) -> int:
-    """How many tokens to prefill in one go.
-
-    `rate` is the measured tokens per second, 0 before the first measurement; `largest` is the setting. A chunk
-    has at least `MIN_CHUNK_TOKENS` tokens (or `largest`, where that is less).
-    """
-    smallest = min(MIN_CHUNK_TOKENS, largest)
-    return min(largest, max(smallest, int(rate * budget_s)))
-
-
-class Rate:
-    """Prefill speed in tokens per second: the recent chunks, the newest counting half."""
-
-    def __init__(self) -> None:
-        self.tokens_per_s = 0.0
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Take a chunk into account. Chunks of a few tokens say nothing about the speed of long ones."""
-        if tokens < MIN_CHUNK_TOKENS // 2 or seconds <= 0:
-            return
-        new = tokens / seconds
-        self.tokens_per_s = new if not self.tokens_per_s else (self.tokens_per_s + new) / 2
-
-
-class Prompts:
-    """The jobs that do not decode yet: waiting ones hold nothing, begun ones hold a state.
-
-    `largest_tokens` is the setting for a chunk, `max_running` for begun and decoding jobs together.
-    """
-
-    def __init__(self, max_running: int, largest_tokens: int):
-        self.waiting: list[Task] = []
-        self.begun: list[Task] = []
-        self.rate = Rate()
-        self._max_running, self._largest_tokens, self._turn = max_running, largest_tokens, 0
-
-    def __iter__(self) -> Iterator[Task]:
-        return iter([*self.waiting, *self.begun])
-
-    def __len__(self) -> int:
-        return len(self.waiting) + len(self.begun)
-
-    def begin(self, task: Task) -> None:
-        """A waiting task gets its state."""
-        self.waiting.remove(task)
-        self.begun.append(task)
-
-    def remove(self, task: Task) -> None:
-        """Take a task out, if it is here."""
-        for tasks in (self.waiting, self.begun):
-            if task in tasks:
-                tasks.remove(task)
-
-    def next_chunk(self, spent_s: float, first: bool, rows: int, streaming: bool,
-                   held_back: Callable[[Task], bool] = lambda task: False) -> tuple[Task, int] | None:
-        """The task to prefill next and how many of its tokens, or None when this slice is over.
-
-        `spent_s` seconds of the slice are used; its `first` chunk is always granted. `rows` decode, and they are
-        `streaming` when one of them has given text: a burst of short prompts may go on for longer before that.
-        A waiting task that is `held_back` does not begin.
-        """
-        room = len(self.begun) + rows < self._max_running
-        tasks = [*self.begun, *(self.waiting if room else ())]
-        while (task := choose(tasks, self._turn)) and task.state is None and held_back(task):
-            tasks.remove(task)
-        if task is None:
-            return None
-        alone = len(self) + rows == 1
-        left_s = (ALONE_S if alone else SLICE_S if streaming else BURST_S) - spent_s
-        size = chunk_tokens(self.rate.tokens_per_s, min(left_s, ALONE_S if alone else SLICE_S), self._largest_tokens)
-        size = min(task.prefill_tokens, size)
-        if not first and size > left_s * self.rate.tokens_per_s:
-            return None
-        self._turn += 1
-        return task, size
+def most_of_one(places: int) -> int:
+    """How many of so many places one session may have."""
+    return places - max(1, places // LEFT_FOR_OTHERS) if places >= LEFT_FOR_OTHERS // 2 else places

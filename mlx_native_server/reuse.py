@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 
 import mlx.nn as nn
 
 from . import kv
-from .cache import HIT, NEAR_TOKENS, SYSTEM, TURN, USER, Cache
+from .archive import Archive, owner
+from .cache import COLD, HIT, MODEL_CHANGED, NEAR_TOKENS, SYSTEM, TURN, USER, Cache
+from .disk import Shelf
+from .disk_writer import Writer
 from .prefix_tree import BYTES_PER_TOKEN, common_tokens, pack
 from .protocol import Job, Started
 from .queueing import Task
@@ -37,29 +42,47 @@ class Live:
 
 
 class Reuse:
-    """The cache of one model's states, at most `budget_bytes`; 0 keeps none."""
+    """The cache of one model's states, at most `budget_bytes`; 0 keeps none. `open_archive` gives it the disk."""
 
     def __init__(self, model: nn.Module, budget_bytes: int):
         plain, others = (any(kv.is_plain(layer) is kind for layer in kv.layers(kv.new(model))) for kind in (True, False))
         self._model, self._stops = model, others
         self.cache = Cache(budget_bytes, has_plain=plain, has_fixed=others)
+        self.archive: Archive | None = None
+
+    def open_archive(self, folder: Path, limit_bytes: int, on_ready: Callable[[], None]) -> None:
+        """Keep states in `folder` too. `on_ready`: called on another thread when `should_wait` may have changed."""
+        shelf = Shelf(folder, limit_bytes, self.cache.has_plain, self.cache.has_fixed, on_ready)
+        writer = Writer(shelf)
+        try:
+            shelf.open()
+        except OSError as error:
+            logger.warning("prompts are not kept on disk: %s", error)
+            return
+        writer.start()
+        self.archive = Archive(self.cache, shelf, writer)
 
     # ── before a request has a state ─────────────────────────────────────────────────────────────
 
     def prepare(self, task: Task) -> None:
-        """Note what the look-ups of a new task need."""
+        """Note what the look-ups of a new task need, and look for it on disk."""
         task.packed, task.marks = pack(task.job.tokens), marks(task.job)
+        self.expect([task])
+        if self.archive:
+            self.archive.look_up(task, task.expected_tokens + WORTH_WAITING_TOKENS)
+            task.looked_up = -1
 
     def expect(self, tasks: Iterable[Task]) -> None:
         """Note for waiting tasks how much they would reuse now."""
         for task in tasks:
             if task.looked_up != self.cache.version:
-                match = self.cache.match(task.packed, task.marks, task.job.client.session_id)
-                task.expected_tokens, task.looked_up = match.tokens, self.cache.version
+                match = self.cache.match(task.packed, task.marks, owner(task.job.client))
+                fetched_tokens = task.fetch.tokens if task.fetch else 0
+                task.expected_tokens, task.looked_up = max(match.tokens, fetched_tokens), self.cache.version
 
     def should_wait(self, task: Task, running: Iterable[Task]) -> bool:
-        """Whether a prompt that is being prefilled will soon have much more of this one's than there is now."""
-        return any(self._will_share(task, other) - task.expected_tokens >= WORTH_WAITING_TOKENS for other in running)
+        """Whether there will soon be much more of this prompt: from disk, or from one that is being prefilled."""
+        return bool(task.fetch and not task.fetch.done) or any(self._will_share(task, other) - task.expected_tokens >= WORTH_WAITING_TOKENS for other in running)
 
     def _will_share(self, task: Task, other: Task) -> int:
         if other.uid not in task.shared_tokens:
@@ -73,9 +96,16 @@ class Reuse:
 
     def begin(self, task: Task) -> Started:
         """Give a task its state, which holds the longest prefix that can be reused."""
-        session = task.job.client.session_id
+        session = owner(task.job.client)
         match = self.cache.match(task.packed, task.marks, session)
-        task.live = Live()
+        restored = task.fetch is not None and task.fetch.tokens > match.tokens and self.archive.restore(task)
+        if restored:
+            match = self.cache.match(task.packed, task.marks, session)
+        elif self.archive and match.reason == COLD and self.archive.is_elsewhere(task):
+            match = replace(match, reason=MODEL_CHANGED)
+        if self._stops and match.agreed - match.tokens >= WORTH_WAITING_TOKENS and match.agreed < len(task.job.tokens):
+            task.marks[match.agreed] = USER  # sequences part here, and the next one may part here too
+        task.live, task.fetch = Live(), None
         self.cache.begin(task.packed, match, task.live, session)
         plain = match.plain
         if plain is not None:
@@ -83,7 +113,7 @@ class Reuse:
         task.state = state = kv.joined(self._model, plain, match.fixed) if match.tokens else kv.new(self._model)
         task.live.state = lambda: state
         task.held_tokens = task.reused_tokens = match.tokens
-        task.source = "" if not match.tokens else "running" if isinstance(match.plain, Live) else "memory"
+        task.source = "" if not match.tokens else "running" if isinstance(match.plain, Live) else "disk" if restored else "memory"
         task.miss = "" if match.reason == HIT else f"{match.reason}@{match.agreed}"
         return Started(match.tokens, len(task.job.tokens) - match.tokens)
 
@@ -94,7 +124,7 @@ class Reuse:
 
     def advanced(self, task: Task) -> None:
         """A chunk was computed: record how far the state goes, and keep what a later prompt may branch off from."""
-        session, held = task.job.client.session_id, task.held_tokens
+        session, held = owner(task.job.client), task.held_tokens
         self.cache.reach(task.live, task.packed, held)
         if self._stops and held in task.marks:
             self.cache.mark(task.packed, held, task.marks[held], kv.fixed_part(task.state, held), session)
@@ -109,14 +139,45 @@ class Reuse:
             return
         plain, fixed = kv.parts(state, length)
         continued = task.reused_tokens > min(task.marks, default=0)
-        self.cache.commit(task.live, tokens, plain, fixed, task.marks, task.job.client.session_id, continued)
+        self.cache.commit(task.live, tokens, plain, fixed, task.marks, owner(task.job.client), continued)
         task.live = None
+        if self.archive:
+            self.archive.keep_system(task, plain)
 
     def drop(self, task: Task) -> None:
         """The request failed, or has ended without a `commit`: nothing of its state is used again."""
         if task.live is not None:
             self.cache.drop(task.live)
         task.state = task.live = None
+
+    def keep_prompt(self, task: Task) -> None:
+        """A task has failed: keep what is computed of its prompt, where its state still has that.
+
+        What was in order before the failure is: the plain layers up to there, which later tokens do not change, and the
+        fixed parts that were copied. Whatever else its state holds is not used.
+        """
+        if task.live is None:
+            return
+        nodes, _ = self.cache.tree.path(task.packed[:task.held_tokens * BYTES_PER_TOKEN])
+        places = [(node.end_tokens, node.mark, node.fixed) for node in nodes if node.fixed and node.end_tokens <= task.held_tokens]
+        length = max((end for end, _, _ in places), default=0) if self._stops else task.held_tokens
+        if not length or not self.cache.has_plain:
+            return
+        try:
+            plain = task.live.shortened(length)
+        except (RuntimeError, ValueError, TypeError, AttributeError, StopIteration) as error:
+            logger.info("request %s: its prompt is not kept: %s", task.job.id, error)
+            return
+        self.drop(task)
+        if kv.lengths(plain.layers) == {length}:
+            session = owner(task.job.client)
+            self.cache.insert(task.packed[:length * BYTES_PER_TOKEN], plain, None, 0, session)
+            for end, mark, fixed in places:
+                self.cache.insert(task.packed[:end * BYTES_PER_TOKEN], None, fixed, mark, session)
+
+    def figures(self) -> dict[str, object]:
+        """For `/health`; any thread may ask."""
+        return {**self.cache.figures(), **({"disk": self.archive.figures()} if self.archive else {})}
 
     def check(self) -> None:
         """Raise AssertionError where what the cache says it holds is not what it holds."""

@@ -76,10 +76,10 @@ class Service:
 
     @property
     def context_tokens(self) -> int | None:
-        """The window in tokens, None until the tokenizer is there."""
-        if self._tokenizer is None:
+        """The window in tokens, None until the tokenizer is there: the setting, else the model's as far as memory allows."""
+        if self.settings.context_tokens or self._tokenizer is None:
             return self.settings.context_tokens or None
-        return self.settings.context_tokens or self._tokenizer.context_tokens
+        return min(self._tokenizer.context_tokens, self._engine.health().get("safe_context_tokens") or sys.maxsize)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,8 @@ import pytest
 # Before anything imports mlx: the hub is never asked, and the tokenizers' own threads do not outlive a fork.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Servers that tests start keep nothing in the user's cache directory.
+os.environ["MLX_DISK_CACHE_GB"] = "0"
 
 from mlx_native_server.blas import preload_blas  # noqa: E402  (after the variables above)
 

@@ -40,8 +40,9 @@ class Ids:
 class Rig:
     """An engine over the model in a folder, and what a handler does with it."""
 
-    def __init__(self, folder: Path, settings: Settings = Settings(), detokenizer: Callable[[int], Any] = lambda last: Ids()):
-        self.folder, self.failure = folder, None
+    def __init__(self, folder: Path, settings: Settings = Settings(), detokenizer: Callable[[int], Any] = lambda last: Ids(),
+                 states: Path | None = None):
+        self.folder, self.states, self.failure = folder, states, None
         self.failed, self.loads, self.detokenizer = threading.Event(), threading.Event(), detokenizer
         self.loads.set()
         self.engine = Engine(self._load, settings, on_failure=self._on_failure, self_check=True)
@@ -51,7 +52,7 @@ class Rig:
         assert self.loads.wait(WAIT_S)
         model, tokenizer = load_model(str(self.folder))
         self.model, self.stop_ids = model, frozenset(tokenizer.eos_token_ids)
-        return Loaded(model, self.detokenizer, self.stop_ids, len(tokenizer._tokenizer))
+        return Loaded(model, self.detokenizer, self.stop_ids, len(tokenizer._tokenizer), self.states)
 
     def _on_failure(self, error: BaseException) -> None:
         self.failure = error
@@ -82,8 +83,8 @@ def rig(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Rig]]:
     made: list[Rig] = []
 
     def start(family: str = "llama", folder: Path | None = None, detokenizer: Callable[[int], Any] = lambda last: Ids(), hold: bool = False,
-              **settings: Any) -> Rig:
-        made.append(Rig(folder or tiny_model(family), Settings(**settings), detokenizer))
+              states: Path | None = None, **settings: Any) -> Rig:
+        made.append(Rig(folder or tiny_model(family), Settings(**settings), detokenizer, states))
         if hold:
             made[-1].loads.clear()
         made[-1].engine.start()

@@ -56,7 +56,7 @@ def run(decoder: Decoder) -> dict[int, list[Any]]:
 
 def test_short_and_long_rows_step_in_batches_of_their_own(llama: Any) -> None:
     decoder = Decoder(llama, frozenset(), 0, 0)
-    for uid, length in enumerate([20, 3000, 25, 2900]):
+    for uid, length in enumerate([20, 1500, 25, 1450]):
         add(decoder, llama, uid, (TOKENS * 15)[:length])
     assert sorted(tuple(group.uids()) for group in decoder.groups()) == [(0, 2), (1, 3)]
     assert {uid: len(steps) for uid, steps in run(decoder).items()} == {0: 5, 1: 5, 2: 5, 3: 5}

@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "metrics": ({"metrics", "watch", "awake"}, {"values"}),
     "http": ({"server", "connections", "framing"}, {"values", "stream", "turn", "metrics"}),
-    "policy": ({"memory", "queueing", "cache", "prefix_tree", "disk", "disk_writer", "state_file", "plan"}, {"values"}),
+    "policy": ({"memory", "queueing", "cache", "prefix_tree", "disk", "disk_writer", "state_file", "plan", "scheduling"}, {"values"}),
     "engine": ({"engine", "loop", "reuse", "archive", "space", "kv", "kv_files", "decode", "device"}, {"values", "policy"}),
     "model": ({"models", "hub", "tokens", "branches", "traits", "template", "spellings", "fallback", "tiny", "folder", "blas"}, {"values"}),
     "commands": ({"render", "replay"}, {"values", "request", "stream"}),

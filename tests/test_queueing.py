@@ -7,11 +7,12 @@ import pytest
 
 from mlx_native_server.memory import GIB
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece
-from mlx_native_server.queueing import ALONE_S, BURST_S, SLICE_S, EngineTicket, Prompts, Rate, Task, choose, chunk_tokens
+from mlx_native_server.queueing import Counters, Door, EngineTicket, Task
+from mlx_native_server.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, Rate, choose, chunk_tokens
 
 
-def task(prompt_tokens: int, arrived_s: float = 0.0, held_tokens: int = 0) -> Task:
-    return Task(Job("req", [1] * prompt_tokens, 8), EngineTicket(), arrived_s, held_tokens=held_tokens)
+def task(prompt_tokens: int, arrived_s: float = 0.0, held_tokens: int = 0, session: str = "") -> Task:
+    return Task(Job("req", [1] * prompt_tokens, 8, client=Client(session_id=session)), EngineTicket(), arrived_s, held_tokens=held_tokens)
 
 
 @pytest.mark.parametrize(("rests", "turn", "expected"), [
@@ -71,7 +72,7 @@ def prompts(*rests: int, rate: float = 100.0, max_running: int = 16) -> Prompts:
     ([30], 1, True, 30),
 ])
 def test_a_chunk_is_shorter_while_others_wait_or_decode(rests: list[int], rows: int, streaming: bool, expected: int) -> None:
-    chunk = prompts(*rests).next_chunk(0.0, True, rows, streaming)
+    chunk = prompts(*rests).next_chunk(0.0, True, [task(5)] * rows, streaming)
     assert chunk is not None and chunk[1] == expected
 
 
@@ -80,23 +81,74 @@ def test_a_chunk_is_shorter_while_others_wait_or_decode(rests: list[int], rows: 
 ])
 def test_a_slice_goes_on_with_prompts_that_fit(spent_s: float, streaming: bool, goes_on: bool) -> None:
     """30 tokens take 0.3 s. Nobody watches a gap before the first text, so a burst may take longer then."""
-    assert (prompts(30, 30).next_chunk(spent_s, False, 1, streaming) is not None) is goes_on
+    assert (prompts(30, 30).next_chunk(spent_s, False, [task(5)], streaming) is not None) is goes_on
 
 
 def test_a_slice_has_always_a_first_chunk() -> None:
-    assert prompts(6000, rate=33).next_chunk(0.0, True, 1, True) is not None
+    assert prompts(6000, rate=33).next_chunk(0.0, True, [task(5)], True) is not None
 
 
 def test_nobody_begins_beyond_the_limit_of_running_jobs() -> None:
     full = prompts(30, 40, max_running=2)
-    assert full.next_chunk(0.0, True, 2, True) is None
+    assert full.next_chunk(0.0, True, [task(5)] * 2, True) is None
     full.begin(full.waiting[1])
-    chunk = full.next_chunk(0.0, True, 1, True)
+    chunk = full.next_chunk(0.0, True, [task(5)], True)
     assert chunk is not None and chunk[0] is full.begun[0]
 
 
+def test_a_sessions_twenty_sub_agents_leave_another_session_its_half() -> None:
+    many = Prompts(16, 512)
+    many.rate.add(1000, 1.0)
+    many.waiting += [task(5001, arrived_s=number, session="many") for number in range(20)]
+    for _ in range(5):
+        chosen, size = many.next_chunk(0.0, True, [], False)
+        if chosen.state is None:
+            many.begin(chosen)
+            chosen.state = []
+        chosen.held_tokens += size
+    other = task(2001, arrived_s=30.0, session="one")
+    many.waiting.append(other)
+    served = []
+    while other.prefill_tokens:
+        chosen, size = many.next_chunk(0.0, True, [], False)
+        if chosen.state is None:
+            many.begin(chosen)
+            chosen.state = []
+        chosen.held_tokens += size
+        served.append(chosen is other)
+    assert served.count(True) >= len(served) / 2 - 1
+
+
+def test_a_session_leaves_places_for_others() -> None:
+    full = Prompts(8, 512)
+    full.waiting += [task(30, session="many"), task(40, session="one")]
+    chunk = full.next_chunk(0.0, True, [task(5, session="many") for _ in range(7)], True)
+    assert chunk is not None and chunk[0].job.client.session_id == "one"
+    full.waiting.pop()
+    assert full.next_chunk(0.0, True, [task(5, session="many") for _ in range(7)], True) is None
+    assert full.next_chunk(0.0, True, [task(5, session="many") for _ in range(6)], True) is not None
+
+
+def test_a_session_leaves_room_in_the_queue() -> None:
+    door = Door(16, Counters())
+    jobs = [Job("req", [1], 8, client=Client(session_id="many"))] * 14
+    tickets = [door.submit(job) for job in jobs]
+    with pytest.raises(ApiError, match="too many requests"):
+        door.submit(jobs[0])
+    door.submit(Job("req", [1], 8, client=Client(session_id="one")))
+    door.leave(tickets[0])
+    door.submit(jobs[0])
+
+
+def test_a_title_request_goes_before_the_long_prompt_beside_it() -> None:
+    """And delays that by its own prefill, no more."""
+    both = Prompts(16, 512)
+    both.waiting += [task(6000, session="s"), task(300, arrived_s=1.0, session="s")]
+    assert both.next_chunk(0.0, True, [], False)[0].arrived_s == 1.0
+
+
 def test_a_lone_prompt_on_a_fast_machine_gets_the_whole_chunk() -> None:
-    chunk = prompts(6000, rate=5000).next_chunk(0.0, True, 0, False)
+    chunk = prompts(6000, rate=5000).next_chunk(0.0, True, [], False)
     assert chunk is not None and chunk[1] == 512 and ALONE_S * 5000 > 512
 
 

@@ -12,7 +12,7 @@ from engine_rig import WAIT_S, Talk, alone, prompt, rig  # noqa: F401  (fixtures
 from mlx_native_server.memory import GIB
 from mlx_native_server.protocol import Failed, Finished
 
-SOAK_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "200"))
+SOAK_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "72"))
 """Over all families; more of them find rarer faults."""
 
 

@@ -1,0 +1,129 @@
+"""Whose prompt is prefilled next, and how much of it.
+
+Rules: sessions share the prefill evenly, and none may have every place; within one short prompts go first, but every
+fourth slice belongs to the oldest; a slice is as long as others can bear. Plain Python, safe to test without a model.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from .queueing import Task, most_of_one
+
+SLICE_S = 0.5
+"""The longest that a prefill keeps the others from their next token, in seconds."""
+ALONE_S = 1.0
+"""The longest chunk when nobody else is there: what an arrival, a cancellation or a stop may have to wait for."""
+BURST_S = 3.0
+"""The longest that short prompts which came together are prefilled one after the other before the first of them decodes."""
+MIN_CHUNK_TOKENS = 64
+OLDEST_EVERY = 4
+"""Each so many slices, the oldest prompt goes first."""
+
+
+def choose(tasks: Sequence[Task], turn: int, served: Mapping[str, int] = {}) -> Task | None:
+    """Whose prompt is prefilled in slice number `turn`: of the sessions that were `served` least, the shortest rest, each
+    fourth time the oldest."""
+    if not tasks:
+        return None
+    least = min(served.get(task.job.client.session_id, 0) for task in tasks)
+    tasks = [task for task in tasks if served.get(task.job.client.session_id, 0) == least]
+    if turn % OLDEST_EVERY == OLDEST_EVERY - 1:
+        return min(tasks, key=lambda task: task.arrived_s)
+    return min(tasks, key=lambda task: (task.prefill_tokens, task.arrived_s))
+
+
+def chunk_tokens(rate: float, budget_s: float, largest: int) -> int:
+    """How many tokens to prefill in one go.
+
+    `rate` is the measured tokens per second, 0 before the first measurement; `largest` is the setting. A chunk
+    has at least `MIN_CHUNK_TOKENS` tokens (or `largest`, where that is less).
+    """
+    smallest = min(MIN_CHUNK_TOKENS, largest)
+    return min(largest, max(smallest, int(rate * budget_s)))
+
+
+class Rate:
+    """Prefill speed in tokens per second: the recent chunks, the newest counting half."""
+
+    def __init__(self) -> None:
+        self.tokens_per_s = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Take a chunk into account. Chunks of a few tokens say nothing about the speed of long ones."""
+        if tokens < MIN_CHUNK_TOKENS // 2 or seconds <= 0:
+            return
+        new = tokens / seconds
+        self.tokens_per_s = new if not self.tokens_per_s else (self.tokens_per_s + new) / 2
+
+
+class Prompts:
+    """The jobs that do not decode yet: waiting ones hold nothing, begun ones hold a state.
+
+    `largest_tokens` is the setting for a chunk, `max_running` for begun and decoding jobs together.
+    """
+
+    def __init__(self, max_running: int, largest_tokens: int):
+        self.waiting: list[Task] = []
+        self.begun: list[Task] = []
+        self.rate = Rate()
+        self._max_running, self._largest_tokens, self._turn = max_running, largest_tokens, 0
+        self._served: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter([*self.waiting, *self.begun])
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.begun)
+
+    def held_tokens(self) -> dict[str, int]:
+        """How much of each begun prompt is there, by the job's id. Any thread may ask."""
+        return {task.job.id: task.held_tokens for task in list(self.begun)}
+
+    def begin(self, task: Task) -> None:
+        """A waiting task gets its state."""
+        self.waiting.remove(task)
+        self.begun.append(task)
+
+    def remove(self, task: Task) -> None:
+        """Take a task out, if it is here."""
+        for tasks in (self.waiting, self.begun):
+            if task in tasks:
+                tasks.remove(task)
+
+    def _serve(self) -> None:
+        """Forget the sessions that have no prompt here, and let new ones begin where the others are."""
+        start = min((self._served[session] for task in self if (session := task.job.client.session_id) in self._served), default=0)
+        self._served = {session: self._served.get(session, start) for session in {task.job.client.session_id for task in self}}
+
+    def _with_room(self, decoding: Sequence[Task]) -> Iterable[Task]:
+        """The waiting tasks whose session has not all the places that it may have."""
+        if len(self.begun) + len(decoding) >= self._max_running:
+            return ()
+        running = Counter(task.job.client.session_id for task in (*self.begun, *decoding))
+        most = most_of_one(self._max_running)
+        return (task for task in self.waiting if not (session := task.job.client.session_id) or running[session] < most)
+
+    def next_chunk(self, spent_s: float, first: bool, decoding: Sequence[Task], streaming: bool,
+                   held_back: Callable[[Task], bool] = lambda task: False) -> tuple[Task, int] | None:
+        """The task to prefill next and how many of its tokens, or None when this slice is over.
+
+        `spent_s` seconds of the slice are used; its `first` chunk is always granted. Others are `decoding`, and they are
+        `streaming` when one of them has given text: a burst of short prompts may go on for longer before that.
+        A waiting task that is `held_back` does not begin.
+        """
+        self._serve()
+        tasks = [*self.begun, *self._with_room(decoding)]
+        while (task := choose(tasks, self._turn, self._served)) and task.state is None and held_back(task):
+            tasks.remove(task)
+        if task is None:
+            return None
+        alone = len(self) + len(decoding) == 1
+        left_s = (ALONE_S if alone else SLICE_S if streaming else BURST_S) - spent_s
+        size = chunk_tokens(self.rate.tokens_per_s, min(left_s, ALONE_S if alone else SLICE_S), self._largest_tokens)
+        size = min(task.prefill_tokens, size)
+        if not first and size > left_s * self.rate.tokens_per_s:
+            return None
+        self._turn += 1
+        self._served[task.job.client.session_id] += max(1, size)
+        return task, size
