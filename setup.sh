@@ -46,7 +46,7 @@ cmd_serve() {
 cmd_test() {
   set_up test
   hint_openblas
-  "$venv/bin/python" -m mlx_native_server.tiny || exit $?
+  "$venv/bin/python" -m mlx_native_server.models.tiny || exit $?
   cd "$here" || exit 1
   exec "$venv/bin/python" -m pytest "$@"
 }

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Callable, Sequence
 
-from mlx_native_server import __version__, guard, logfiles, manage
-from mlx_native_server.blas import preload_blas
+from mlx_native_server import __version__
+
+from mlx_native_server.operate import guard, logfiles, manage
+from mlx_native_server.models.blas import preload_blas
 from mlx_native_server.config import EXIT_CONFIG, SETTINGS, Setting, SettingError, Settings, load
-from mlx_native_server.folder import ModelError
-from mlx_native_server.places import Places, places
+from mlx_native_server.models.folder import ModelError
+from mlx_native_server.operate.places import Places, places
 
 PROGRAM = "mlx-native-server"
 
@@ -76,15 +78,15 @@ def _logs(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
     preload_blas()
-    return _module("doctor").main(settings, places(os.environ), os.environ, arguments.json, arguments.bench)
+    return _module("operate.doctor").main(settings, places(os.environ), os.environ, arguments.json, arguments.bench)
 
 
 def _render(settings: Settings, arguments: argparse.Namespace) -> int:
     tokenizer = None
     if (arguments.model or "").strip():
         preload_blas()
-        folder = _module("models").resolve(settings.model, lambda line: print(line, file=sys.stderr))
-        tokenizer = _module("tokens").load_tokenizer(folder)
+        folder = _module("models.loading").resolve(settings.model, lambda line: print(line, file=sys.stderr))
+        tokenizer = _module("models.tokens").load_tokenizer(folder)
     _module("render").main(sys.stdin.buffer, sys.stdout, settings, arguments.profile, tokenizer)
     return 0
 

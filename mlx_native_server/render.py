@@ -10,10 +10,10 @@ import json
 from typing import Any, Iterable, Protocol, TextIO
 
 from .config import Settings
-from .conversion import to_prompt
-from .profiles import MODES, apply_profiles
+from .prompt.conversion import to_prompt
+from .prompt.profiles import MODES, apply_profiles
 from .protocol import ApiError, Encoded, Prompt, Traits, bad_request
-from .request import parse_json, parse_request
+from .prompt.request import parse_json, parse_request
 
 
 class Model(Protocol):

@@ -11,7 +11,7 @@ import sys
 from typing import Any, Iterable, Mapping, TextIO
 
 from .protocol import Event, Tool
-from .streaming import ResponseStream, fold
+from .answer.streaming import ResponseStream, fold
 
 
 def main(lines: Iterable[str], out: TextIO) -> int:

@@ -16,21 +16,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import device, guard, kv, logfiles, memory, running
-from .archive import states_folder
-from .awake import Awake
+from .engine import device, kv, memory
+from .operate import guard, logfiles, running
+from .engine.archive import states_folder
+from .monitor.awake import Awake
 from .config import EXIT_CONFIG, Settings, fingerprint
-from .connections import BindError
-from .engine import Engine, Loaded
-from .folder import ModelError
-from .metrics import Metrics
-from .models import load_weights, resolve
-from .places import Places
-from .server import Server
+from .web.connections import BindError
+from .engine.engine import Engine, Loaded
+from .models.folder import ModelError
+from .monitor.metrics import Metrics
+from .models.loading import load_weights, resolve
+from .operate.places import Places
+from .web.server import Server
 from .service import Service
-from .tiny import cache_dir
-from .tokens import load_tokenizer
-from .watch import WatchedEngine
+from .models.tiny import cache_dir
+from .models.tokens import load_tokenizer
+from .monitor.watch import WatchedEngine
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from .config import Settings
-from .events import is_own_thought
-from .profiles import apply_profiles
+from .answer.events import is_own_thought
+from .prompt.profiles import apply_profiles
 from .protocol import Block, Encoded, Job, Request, Sampling, ThinkingBlock, Ticket, bad_request, overloaded
-from .request import parse_json, parse_request
-from .respond import Events, respond
-from .turn import Tokenizer, Turn, begin
+from .prompt.request import parse_json, parse_request
+from .turn.respond import Events, respond
+from .turn.turn import Tokenizer, Turn, begin
 
 logger = logging.getLogger(__name__)
 

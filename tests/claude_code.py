@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_native_server.protocol import Request
-from mlx_native_server.request import parse_request
+from mlx_native_server.prompt.request import parse_request
 
 _WORDS = "water stone paper garden window yellow north mountain simple general number container another beginning direction surface".split()
 

@@ -20,14 +20,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Servers that tests start keep nothing in the user's cache directory.
 os.environ["MLX_DISK_CACHE_GB"] = "0"
 
-from mlx_native_server.blas import preload_blas  # noqa: E402  (after the variables above)
+from mlx_native_server.models.blas import preload_blas  # noqa: E402  (after the variables above)
 
 preload_blas()
 
 import tiny_models  # noqa: E402  (after the library above)
 
-from mlx_native_server import tiny  # noqa: E402
-from mlx_native_server.folder import ModelError  # noqa: E402
+from mlx_native_server.models import tiny  # noqa: E402
+from mlx_native_server.models.folder import ModelError  # noqa: E402
 
 TinyModel = Callable[..., Path]
 ScriptedModel = Callable[..., Path]

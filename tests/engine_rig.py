@@ -14,7 +14,7 @@ from mlx_lm import load as load_model
 from mlx_lm.generate import generate_step
 
 from mlx_native_server.config import Settings
-from mlx_native_server.engine import Engine, Loaded
+from mlx_native_server.engine.engine import Engine, Loaded
 from mlx_native_server.protocol import Client, Failed, Finished, Job, Piece, Reply, Sampling, Started
 
 GREEDY = Sampling(temperature=0.0)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mlx_native_server.config import Settings
-from mlx_native_server.connections import Limits
+from mlx_native_server.web.connections import Limits
 from mlx_native_server.protocol import ApiError, Encoded, Finished, Job, Piece, Prompt, Reply, Sampling, Started, Traits
-from mlx_native_server.server import Server
+from mlx_native_server.web.server import Server
 from mlx_native_server.service import Service
 
 Script = Sequence[Reply | str | threading.Event]

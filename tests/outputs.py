@@ -6,7 +6,7 @@ import random
 from typing import Any, Iterator, Sequence
 
 from mlx_native_server.protocol import Tool
-from mlx_native_server.streaming import ResponseStream, fold
+from mlx_native_server.answer.streaming import ResponseStream, fold
 
 
 def tool(name: str, properties: dict | None = None, required: Sequence[str] = (), **schema: Any) -> Tool:

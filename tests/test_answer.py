@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from outputs import TOOLS, check_grammar, run, splits, summary
 
-from mlx_native_server.streaming import ResponseStream
+from mlx_native_server.answer.streaming import ResponseStream
 
 CASES = [json.loads(line)["input"] for line in (Path(__file__).parent / "cases/output.jsonl").read_text(encoding="utf-8").splitlines()]
 TEXTS = [case["text"] for case in CASES if "text" in case]

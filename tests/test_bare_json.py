@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mlx_native_server.streaming import ResponseStream
+from mlx_native_server.answer.streaming import ResponseStream
 from outputs import BASH, PAGES, STRING, WRITE, answer, run, tool
 
 READ = tool("Read", {"file_path": STRING, "limit": {"type": "number"}}, ["file_path"])

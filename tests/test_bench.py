@@ -27,7 +27,7 @@ from fakes import FakeEngine, serve, start_server  # noqa: E402, F401
 from mlx_native_server.config import Settings  # noqa: E402
 from mlx_native_server.protocol import ApiError, Failed, Started  # noqa: E402
 from mlx_native_server.service import Service  # noqa: E402
-from mlx_native_server.tokens import load_tokenizer  # noqa: E402
+from mlx_native_server.models.tokens import load_tokenizer  # noqa: E402
 
 ASK = Ask((("user", "Hello"),), "You are terse.", 8)
 

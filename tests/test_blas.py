@@ -5,7 +5,7 @@ from importlib import metadata
 
 import pytest
 
-from mlx_native_server import blas
+from mlx_native_server.models import blas
 
 
 @pytest.mark.parametrize("platform", ["darwin", "win32"])

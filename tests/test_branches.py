@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_native_server.branches import agreement
-from mlx_native_server.conversion import to_prompt
-from mlx_native_server.request import parse_request
-from mlx_native_server.tokens import load_tokenizer
+from mlx_native_server.models.branches import agreement
+from mlx_native_server.prompt.conversion import to_prompt
+from mlx_native_server.prompt.request import parse_request
+from mlx_native_server.models.tokens import load_tokenizer
 
 FAMILIES = ("llama", "gemma3", "gemma4", "qwen3", "qwen3_5", "qwen3_next")
 TOOL = {"name": "Read", "description": "Read a file", "input_schema": {"type": "object", "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]}}

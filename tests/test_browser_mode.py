@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mlx_native_server.browser_mode import BROWSER_PROMPT, steers_browser
-from mlx_native_server.code_mode import AGENT_PROMPT
+from mlx_native_server.prompt.browser_mode import BROWSER_PROMPT, steers_browser
+from mlx_native_server.prompt.code_mode import AGENT_PROMPT
 from mlx_native_server.config import Settings
-from mlx_native_server.conversion import to_prompt
-from mlx_native_server.profiles import apply_profiles
+from mlx_native_server.prompt.conversion import to_prompt
+from mlx_native_server.prompt.profiles import apply_profiles
 from mlx_native_server.protocol import Request, Traits
-from mlx_native_server.request import parse_request
+from mlx_native_server.prompt.request import parse_request
 
 CLAUDE_CODE = {"User-Agent": "claude-cli/2.1.332 (external, cli)"}
 NINE = [f"mcp__chrome-devtools__{name}" for name in

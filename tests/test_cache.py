@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mlx_native_server.cache import (
+from mlx_native_server.engine.cache import (
     COLD, EVICTED, HIT, IDLE_S, MESSAGES_CHANGED, SYSTEM, SYSTEM_CHANGED, TURN, UNTRIMMABLE, USER, Cache, Match)
-from mlx_native_server.prefix_tree import pack
+from mlx_native_server.engine.prefix_tree import pack
 
 
 @dataclass(eq=False)

@@ -11,12 +11,12 @@ import pytest
 
 from engine_rig import FAMILIES, WAIT_S
 from mlx_native_server.config import Settings
-from mlx_native_server.engine import Engine, Loaded
-from mlx_native_server.models import load_weights
+from mlx_native_server.engine.engine import Engine, Loaded
+from mlx_native_server.models.loading import load_weights
 from mlx_native_server.protocol import ApiError
 from mlx_native_server.service import Service
-from mlx_native_server.streaming import fold
-from mlx_native_server.tokens import load_tokenizer
+from mlx_native_server.answer.streaming import fold
+from mlx_native_server.models.tokens import load_tokenizer
 
 TOOLS = [{"name": name, "description": f"{name}: does what its name says, and says what came of it.",
           "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}} for name in ("Bash", "Read", "Grep")]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from claude_code import Sent, sent
 
-from mlx_native_server.code_mode import AGENT_PROMPT, CODE_PROMPT, TEMPERATURE
+from mlx_native_server.prompt.code_mode import AGENT_PROMPT, CODE_PROMPT, TEMPERATURE
 from mlx_native_server.config import Settings
-from mlx_native_server.conversion import to_prompt
-from mlx_native_server.profiles import apply_profiles
+from mlx_native_server.prompt.conversion import to_prompt
+from mlx_native_server.prompt.profiles import apply_profiles
 from mlx_native_server.protocol import Prompt, Request, Traits
-from mlx_native_server.request import parse_request
-from mlx_native_server.tokens import load_tokenizer
+from mlx_native_server.prompt.request import parse_request
+from mlx_native_server.models.tokens import load_tokenizer
 
 AGENT = "claude-cli/2.1.332 (external, cli)"
 IDENTITY = "You are Claude Code, made by Anthropic for the terminal."

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from raw_client import RawClient, call
 
-from mlx_native_server.connections import BindError, ConnectionServer, Limits, Registry, State
-from mlx_native_server.framing import Connection
+from mlx_native_server.web.connections import BindError, ConnectionServer, Limits, Registry, State
+from mlx_native_server.web.framing import Connection
 
 
 class Hold(Connection):

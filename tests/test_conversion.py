@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mlx_native_server.conversion import ASSISTANT_FILLER, NOT_EXECUTED, STRAY_RESULT, USER_FILLER, offered_tools, to_prompt
+from mlx_native_server.prompt.conversion import ASSISTANT_FILLER, NOT_EXECUTED, STRAY_RESULT, USER_FILLER, offered_tools, to_prompt
 from mlx_native_server.protocol import ApiError, Prompt, Request, Traits
-from mlx_native_server.request import parse_request
-from mlx_native_server.tokens import ModelTokenizer, load_tokenizer
+from mlx_native_server.prompt.request import parse_request
+from mlx_native_server.models.tokens import ModelTokenizer, load_tokenizer
 
 FULL = Traits()
 GEMMA4 = Traits(dialect="gemma4", text_beside_calls=False, thinking_option="enable_thinking", moves_late_text=True)

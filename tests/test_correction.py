@@ -8,14 +8,14 @@ import pytest
 from fakes import GENERATED, FakeEngine, FakeTokenizer, Script
 from outputs import BASH, TOOLS, WRITE, check_grammar, summary
 
-from mlx_native_server import respond as respond_module
-from mlx_native_server.correction import call_correction, suffix
+from mlx_native_server.turn import respond as respond_module
+from mlx_native_server.turn.correction import call_correction, suffix
 from mlx_native_server.protocol import (
     ApiError, Encoded, Event, Failed, Finished, Message, Prompt, Request, Sampling, TextBlock, ToolChoice, Traits, bad_request, overloaded,
 )
-from mlx_native_server.respond import respond
-from mlx_native_server.streaming import fold
-from mlx_native_server.turn import Turn
+from mlx_native_server.turn.respond import respond
+from mlx_native_server.answer.streaming import fold
+from mlx_native_server.turn.turn import Turn
 
 ASK = Request((Message("user", (TextBlock("hi"),)),), model="m", tools=TOOLS, max_tokens=4000)
 OPENING = '<tool_call>\n{"name": "Bash", "arguments":'

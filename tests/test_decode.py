@@ -10,8 +10,8 @@ import pytest
 from mlx_lm import load as load_model
 from mlx_lm.generate import generate_step
 
-from mlx_native_server import kv
-from mlx_native_server.decode import Decoder, Start, fits, padding
+from mlx_native_server.engine import kv
+from mlx_native_server.engine.decode import Decoder, Start, fits, padding
 from mlx_native_server.protocol import Sampling
 
 TOKENS = [300 + (7 * i) % 250 for i in range(200)]

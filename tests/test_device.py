@@ -5,8 +5,8 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_native_server import device
-from mlx_native_server.memory import GIB
+from mlx_native_server.engine import device
+from mlx_native_server.engine.memory import GIB
 
 
 @pytest.fixture

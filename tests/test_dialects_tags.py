@@ -8,7 +8,7 @@ import pytest
 
 from dialect_writers import TAG_WRITERS
 from mlx_native_server.protocol import Tool
-from mlx_native_server.streaming import ResponseStream
+from mlx_native_server.answer.streaming import ResponseStream
 from outputs import BASH, GLOB, STRING, TOOLS, WRITE, answer, tool
 
 EDIT = tool("Edit", {"file_path": STRING, "old": STRING, "new": STRING, "all": {"type": "boolean"}}, ["file_path", "old", "new"])

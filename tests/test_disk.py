@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from engine_rig import WIDE, Talk, alone, job, prompt, rig  # noqa: F401  (fixtures)
-from mlx_native_server import archive, disk, disk_writer, state_file
-from mlx_native_server.disk import FIXED, PLAIN, WORTH_TOKENS, Entry, Shelf, fingerprint
-from mlx_native_server.disk_writer import MOST_WAITING, Saving, Writer
-from mlx_native_server.memory import GIB
-from mlx_native_server.prefix_tree import pack
+from mlx_native_server.engine import archive, disk, disk_writer, state_file
+from mlx_native_server.engine.disk import FIXED, PLAIN, WORTH_TOKENS, Entry, Shelf, fingerprint
+from mlx_native_server.engine.disk_writer import MOST_WAITING, Saving, Writer
+from mlx_native_server.engine.memory import GIB
+from mlx_native_server.engine.prefix_tree import pack
 from mlx_native_server.protocol import Piece
-from mlx_native_server.state_file import Tensor
+from mlx_native_server.engine.state_file import Tensor
 
 # ── restarts ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -295,10 +295,10 @@ def test_remains_of_a_process_that_has_ended_and_foreign_files_are_removed(tmp_p
 WRITES = """
 import sys
 from pathlib import Path
-from mlx_native_server.disk import Shelf
-from mlx_native_server.disk_writer import Saving, Writer
-from mlx_native_server.prefix_tree import pack
-from mlx_native_server.state_file import Tensor
+from mlx_native_server.engine.disk import Shelf
+from mlx_native_server.engine.disk_writer import Saving, Writer
+from mlx_native_server.engine.prefix_tree import pack
+from mlx_native_server.engine.state_file import Tensor
 on = Shelf(Path(sys.argv[1]), 1 << 40, True, False)
 on.open()
 writer = Writer(on)

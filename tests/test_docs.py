@@ -12,8 +12,8 @@ import pytest
 
 from mlx_native_server.__main__ import COMMANDS
 from mlx_native_server.config import SETTINGS
-from mlx_native_server.install import LAUNCHERS
-from mlx_native_server.lineup import CHOICES
+from mlx_native_server.operate.install import LAUNCHERS
+from mlx_native_server.operate.lineup import CHOICES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -66,7 +66,7 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_the_lineup_is_the_one_in_the_code() -> None:
-    tree = ast.parse((ROOT / "mlx_native_server" / "models.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "mlx_native_server" / "models" / "loading.py").read_text(encoding="utf-8"))
     lineup = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "LINEUP")
     for name, repo in ast.literal_eval(lineup).items():
         assert re.search(rf"\| `{name}` \| {re.escape(repo)}", README)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mlx_native_server import doctor, manage, running
+from mlx_native_server.operate import doctor, manage, running
 from mlx_native_server.config import Settings, fingerprint
-from mlx_native_server.doctor import Line, Patient
-from mlx_native_server.machine import Machine, look
-from mlx_native_server.modelcheck import fitting_tokens, layer_kinds
-from mlx_native_server.places import places
-from mlx_native_server.running import Seen, Who
+from mlx_native_server.operate.doctor import Line, Patient
+from mlx_native_server.operate.machine import Machine, look
+from mlx_native_server.operate.modelcheck import fitting_tokens, layer_kinds
+from mlx_native_server.operate.places import places
+from mlx_native_server.operate.running import Seen, Who
 
 MAC = Machine("macOS", "26.1", "Apple M4 Pro", 14, 48.0)
 LINUX = Machine("Linux", "Debian", "a CPU", 8, 64.0)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_native_server.effort import EFFORT_TOKENS, thinking_budget
+from mlx_native_server.prompt.effort import EFFORT_TOKENS, thinking_budget
 from mlx_native_server.protocol import Request, Thinking
 
 ENABLED = Thinking("enabled", 2048)

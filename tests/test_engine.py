@@ -14,7 +14,7 @@ from mlx_lm.generate import generate_step
 
 from engine_rig import FAMILIES, GREEDY, WAIT_S, WIDE, Ids, Rig, alone, job, prompt, rig  # noqa: F401  (fixtures)
 from mlx_native_server.config import Settings
-from mlx_native_server.engine import Engine, Loaded
+from mlx_native_server.engine.engine import Engine, Loaded
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Piece, Sampling, Started
 
 @pytest.mark.parametrize("family", FAMILIES)

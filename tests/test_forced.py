@@ -8,12 +8,12 @@ import pytest
 from fakes import FakeEngine, FakeTokenizer, Script, body, make_service
 from outputs import BASH, TOOLS, answer, tool
 
-from mlx_native_server import forced
+from mlx_native_server.turn import forced
 from mlx_native_server.parsers import DIALECTS
 from mlx_native_server.protocol import Finished, Request, Thinking, ToolChoice, Traits
-from mlx_native_server.streaming import fold
-from mlx_native_server.traits import DIALECT_MARKERS
-from mlx_native_server.turn import begin, declared
+from mlx_native_server.answer.streaming import fold
+from mlx_native_server.models.traits import DIALECT_MARKERS
+from mlx_native_server.turn.turn import begin, declared
 
 LOOK_UP = tool("look_up", {"parameter": {"type": "string"}}, ["parameter"])
 JSON_CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
@@ -134,7 +134,7 @@ def test_the_model_completes_the_call(choice: dict[str, Any], script: Script) ->
 
 
 def test_without_a_call_the_text_is_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mlx_native_server.respond")
+    caplog.set_level("INFO", "mlx_native_server.turn.respond")
     message, _ = ask(["I would rather not."], {"type": "any"})
     assert ([b["text"] for b in message["content"]], message["stop_reason"]) == (["I would rather not."], "end_turn")
     assert "a call was demanded" in caplog.text

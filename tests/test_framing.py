@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from raw_client import RawClient, call, request_bytes
 
-from mlx_native_server.connections import MB, ConnectionServer, Limits
-from mlx_native_server.framing import ClientGone, Connection
+from mlx_native_server.web.connections import MB, ConnectionServer, Limits
+from mlx_native_server.web.framing import ClientGone, Connection
 from mlx_native_server.protocol import ApiError
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from mlx_native_server import install, lineup, manage
-from mlx_native_server.folder import ModelError
-from mlx_native_server.install import LAUNCHERS, Installer
-from mlx_native_server.lineup import CHOICES, choose
-from mlx_native_server.made import Maker
-from mlx_native_server.places import places
+from mlx_native_server.operate import install, lineup, manage
+from mlx_native_server.models.folder import ModelError
+from mlx_native_server.operate.install import LAUNCHERS, Installer
+from mlx_native_server.operate.lineup import CHOICES, choose
+from mlx_native_server.operate.made import Maker
+from mlx_native_server.operate.places import places
 from mlx_native_server.protocol import Traits
-from mlx_native_server.traits import DIALECT_MARKERS
+from mlx_native_server.models.traits import DIALECT_MARKERS
 from stubs import LAUNCHCTL, SYSTEMCTL, Stubs
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ import pytest
 from mlx_lm import load as load_model
 from mlx_lm.generate import generate_step
 
-from mlx_native_server import kv
+from mlx_native_server.engine import kv
 
 TOKENS = [300 + (7 * i) % 250 for i in range(200)]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_native_server.late_text import PLAN_END, UNKNOWN_CHARS, slim_reminder, slim_system
+from mlx_native_server.prompt.late_text import PLAN_END, UNKNOWN_CHARS, slim_reminder, slim_system
 
 ALL = {"Agent", "Skill", "ToolSearch"}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_native_server import launch, manage
+from mlx_native_server.operate import launch, manage
 from mlx_native_server.config import SETTINGS, Settings
-from mlx_native_server.places import places
+from mlx_native_server.operate.places import places
 
 ROOT = Path(__file__).resolve().parent.parent
 HEALTH = {"status": "ok", "model": "org/Some-Model-4bit", "context_tokens": 65536, "prefill_size": 512, "pid": 1}

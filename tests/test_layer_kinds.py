@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.generate import generate_step
 
 from engine_rig import WAIT_S, Ids, Rig, job, prompt
-from mlx_native_server.engine import Loaded
+from mlx_native_server.engine.engine import Loaded
 
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt_oss": dict(num_hidden_layers=4, num_local_experts=4, num_experts_per_tok=2, vocab_size=600, hidden_size=64, intermediate_size=64,

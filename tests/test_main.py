@@ -15,7 +15,7 @@ import pytest
 from mlx_native_server import __main__ as command_line
 from mlx_native_server import __version__
 from mlx_native_server.config import SETTINGS, Settings
-from mlx_native_server.places import places
+from mlx_native_server.operate.places import places
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from mlx_native_server import detached, guard, manage, running
+from mlx_native_server.operate import detached, guard, manage, running
 from mlx_native_server.config import Settings, fingerprint
-from mlx_native_server.places import Places, places
-from mlx_native_server.running import Who
+from mlx_native_server.operate.places import Places, places
+from mlx_native_server.operate.running import Who
 
 
 class NoService:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_native_server.memory import GIB, gb, resident_bytes, wired_limit_bytes
+from mlx_native_server.engine.memory import GIB, gb, resident_bytes, wired_limit_bytes
 
 
 def wired(asked_gb: float | None, working_gb: float, weights_gb: float, kv_gb: float, ram_gb: float) -> float:

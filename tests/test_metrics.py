@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from mlx_native_server.awake import Awake
-from mlx_native_server.metrics import COUNTERS, HISTOGRAMS, Metrics
+from mlx_native_server.monitor.awake import Awake
+from mlx_native_server.monitor.metrics import COUNTERS, HISTOGRAMS, Metrics
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece, Started
-from mlx_native_server.watch import SLOW_PREFILL_S, WatchedEngine
+from mlx_native_server.monitor.watch import SLOW_PREFILL_S, WatchedEngine
 
 HEALTH = {
     "status": "ok", "requests_running": 2, "mx_active_gb": 1.5, "context_tokens": None,

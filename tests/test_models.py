@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from mlx_native_server import hub, models
-from mlx_native_server.models import LINEUP, ModelError, cache_kinds, load_weights, resolve
+from mlx_native_server.models import hub, loading as models
+from mlx_native_server.models.loading import LINEUP, ModelError, cache_kinds, load_weights, resolve
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mlx_native_server import guard, logfiles, running
-from mlx_native_server.awake import Awake
-from mlx_native_server.folder import ModelError
-from mlx_native_server.places import places
+from mlx_native_server.operate import guard, logfiles, running
+from mlx_native_server.monitor.awake import Awake
+from mlx_native_server.models.folder import ModelError
+from mlx_native_server.operate.places import places
 
 
 # ── the guard ────────────────────────────────────────────────────────────────────────────────────

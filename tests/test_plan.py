@@ -9,11 +9,11 @@ import pytest
 from mlx_lm import load
 
 from engine_rig import FAMILIES, WAIT_S, Rig, alone, job, prompt, rig  # noqa: F401  (fixtures)
-from mlx_native_server import kv, space
+from mlx_native_server.engine import kv, space
 from mlx_native_server.config import Settings
-from mlx_native_server.engine import Engine
-from mlx_native_server.memory import GIB
-from mlx_native_server.plan import KEPT_PLACES, MARGIN, SMALLEST_CHUNK, Costs, Plan, rounded
+from mlx_native_server.engine.engine import Engine
+from mlx_native_server.engine.memory import GIB
+from mlx_native_server.engine.plan import KEPT_PLACES, MARGIN, SMALLEST_CHUNK, Costs, Plan, rounded
 from mlx_native_server.protocol import ApiError, Failed, Finished, Piece, Started
 
 MB = 1 << 20

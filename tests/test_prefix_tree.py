@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mlx_native_server.prefix_tree import BYTES_PER_TOKEN, PrefixTree, common_tokens, pack
+from mlx_native_server.engine.prefix_tree import BYTES_PER_TOKEN, PrefixTree, common_tokens, pack
 
 
 class Part:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlx_native_server.config import Settings
-from mlx_native_server.profiles import apply_profiles
+from mlx_native_server.prompt.profiles import apply_profiles
 from mlx_native_server.protocol import Request
 
 REQUEST = Request(messages=(), system="Be brief.")

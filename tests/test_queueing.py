@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from mlx_native_server.memory import GIB
+from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece
-from mlx_native_server.queueing import Counters, Door, EngineTicket, Task
-from mlx_native_server.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, Rate, choose, chunk_tokens
+from mlx_native_server.engine.queueing import Counters, Door, EngineTicket, Task
+from mlx_native_server.engine.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, Rate, choose, chunk_tokens
 
 
 def task(prompt_tokens: int, arrived_s: float = 0.0, held_tokens: int = 0, session: str = "") -> Task:

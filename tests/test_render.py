@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mlx_native_server import render
-from mlx_native_server.browser_mode import BROWSER_PROMPT
-from mlx_native_server.code_mode import CODE_PROMPT
+from mlx_native_server.prompt.browser_mode import BROWSER_PROMPT
+from mlx_native_server.prompt.code_mode import CODE_PROMPT
 from mlx_native_server.config import Settings
 from mlx_native_server.protocol import Encoded, Prompt, Traits
 

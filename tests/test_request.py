@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mlx_native_server.fields import MAX_DEPTH
+from mlx_native_server.prompt.fields import MAX_DEPTH
 from mlx_native_server.protocol import (
     ApiError, Client, DocumentBlock, ImageBlock, Message, OtherBlock, Request, TextBlock, Thinking, ThinkingBlock,
     Tool, ToolChoice, ToolReferenceBlock, ToolResultBlock, ToolUseBlock,
 )  # fmt: skip
-from mlx_native_server.request import parse_json, parse_request
+from mlx_native_server.prompt.request import parse_json, parse_request
 
 HELLO = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}

@@ -12,9 +12,9 @@ from mlx_native_server.protocol import (
     ApiError, Client, Encoded, Event, Failed, Finished, Message, Piece, Request, Sampling, Started, TextBlock, Thinking, Tool,
     ToolChoice, Traits, overloaded,
 )
-from mlx_native_server.respond import respond
-from mlx_native_server.streaming import fold
-from mlx_native_server.turn import Turn, declared, formats
+from mlx_native_server.turn.respond import respond
+from mlx_native_server.answer.streaming import fold
+from mlx_native_server.turn.turn import Turn, declared, formats
 
 BASH = Tool("Bash", input_schema={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]})
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'
@@ -177,7 +177,7 @@ def test_a_failed_job_is_raised_by_the_iteration(before: list[str]) -> None:
 
 
 def test_debug_response_logs_tool_keys_and_the_start_of_the_answer(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mlx_native_server.respond")
+    caplog.set_level(logging.INFO, "mlx_native_server.turn.respond")
     list(respond(turn(tools=(BASH,)), FakeEngine(["quiet"]).submit))
     assert not caplog.records
     list(respond(turn(log_answer=True, tools=(BASH,)), FakeEngine(["word " * 1000]).submit))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from engine_rig import WAIT_S, WIDE, Ids, Rig, Talk, alone, job, prompt, rig  # noqa: F401  (fixtures)
-from mlx_native_server.memory import GIB
+from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import Failed, Finished, Job, Piece, Started
-from mlx_native_server.reuse import WORTH_WAITING_TOKENS
+from mlx_native_server.engine.reuse import WORTH_WAITING_TOKENS
 
 class Books:
     """Sends jobs and holds each against a cold run and against the least that had to be prefilled."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlx_native_server.schema_check import best_answer, fault
+from mlx_native_server.turn.schema_check import best_answer, fault
 
 PERSON = {
     "type": "object", "required": ["name"], "additionalProperties": False,

@@ -11,12 +11,12 @@ from fakes import body
 from tiny_models import FAMILIES
 
 from mlx_native_server.config import Settings
-from mlx_native_server.engine import Engine, Loaded
-from mlx_native_server.forced import FORMS
-from mlx_native_server.models import load_weights
+from mlx_native_server.engine.engine import Engine, Loaded
+from mlx_native_server.turn.forced import FORMS
+from mlx_native_server.models.loading import load_weights
 from mlx_native_server.service import Service
-from mlx_native_server.streaming import fold
-from mlx_native_server.tokens import load_tokenizer
+from mlx_native_server.answer.streaming import fold
+from mlx_native_server.models.tokens import load_tokenizer
 
 WAIT_S = 60.0
 LOOK_UP = {"name": "look_up", "description": "Looks up.", "input_schema": {

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from mlx_native_server.config import Settings
-from mlx_native_server.folder import ModelError
-from mlx_native_server.logfiles import LogFormat
+from mlx_native_server.models.folder import ModelError
+from mlx_native_server.operate.logfiles import LogFormat
 from mlx_native_server.serve import Ending, summary, wait
 
 HEALTH = {"status": "ok", "rss_gb": 1.2, "mx_active_gb": 0.5, "mx_cache_gb": 0.1}

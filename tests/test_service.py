@@ -10,10 +10,10 @@ import pytest
 from fakes import FakeEngine, FakeTokenizer, body, make_service
 
 from mlx_native_server.config import Settings
-from mlx_native_server.events import signature
+from mlx_native_server.answer.events import signature
 from mlx_native_server.protocol import ApiError, Finished, Sampling
 from mlx_native_server.service import CLAUDE_NAMES, Service
-from mlx_native_server.streaming import fold
+from mlx_native_server.answer.streaming import fold
 
 
 def raw(**fields: Any) -> bytes:

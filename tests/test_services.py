@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_native_server.launchd import START_S, STOP_S, Launchd, ServiceError
-from mlx_native_server.places import LABEL, Places, places
-from mlx_native_server.systemd import UNIT, Systemd
+from mlx_native_server.operate.launchd import START_S, STOP_S, Launchd, ServiceError
+from mlx_native_server.operate.places import LABEL, Places, places
+from mlx_native_server.operate.systemd import UNIT, Systemd
 from stubs import LAUNCHCTL, SYSTEMCTL, Stubs
 
 LAUNCHERS = Path(__file__).resolve().parent.parent / "launchers"

@@ -203,7 +203,7 @@ def test_tests_bring_pytest_and_then_serve_needs_no_install(machine: Machine) ->
     assert machine.run("test", "-k", "a b").returncode == 0
     calls = machine.calls()
     assert "pytest" in installed(calls)
-    assert calls[2:] == ["python -m mlx_native_server.tiny", "python -m pytest -k a b"]
+    assert calls[2:] == ["python -m mlx_native_server.models.tiny", "python -m pytest -k a b"]
     machine.run("serve")
     assert machine.calls() == ["python -m mlx_native_server serve"]
 
@@ -286,7 +286,7 @@ def test_install_makes_the_environment_and_hands_over_to_the_python_half(machine
     assert machine.run("install", "--model", "a b", "--service").returncode == 0
     calls = machine.calls()
     assert "mlx-lm>=" in calls[0] and f"--editable {checkout}" in calls[1]
-    assert calls[2:] == [f"python -m mlx_native_server.install install --checkout {checkout} --model a b --service"]
+    assert calls[2:] == [f"python -m mlx_native_server.operate.install install --checkout {checkout} --model a b --service"]
     assert (machine.prefix / "venv" / "bin" / "python").exists() and not machine.venv.exists()
     assert (machine.prefix / "new-folders").read_text().split() == [str(machine.prefix.parent), str(machine.prefix)]
 
@@ -297,7 +297,7 @@ def test_without_a_command_it_installs_and_the_second_time_there_is_nothing_to_i
     machine.run(*arguments)
     machine.calls()
     assert machine.run(*arguments).returncode == 0
-    assert machine.calls() == [f"python -m mlx_native_server.install install --checkout {machine.folder / 'checkout'}"]
+    assert machine.calls() == [f"python -m mlx_native_server.operate.install install --checkout {machine.folder / 'checkout'}"]
     assert (machine.prefix / "new-folders").read_text().count("\n") == 2
 
 
@@ -305,7 +305,7 @@ def test_a_dry_run_makes_nothing(machine: Machine) -> None:
     machine.python()
     done = machine.run("install", "--dry-run", "--model=x")
     assert done.returncode == 0 and f"would make the environment {machine.prefix}/venv" in done.stderr
-    assert machine.calls() == [f"python -m mlx_native_server.install install --checkout {machine.folder / 'checkout'} --dry-run --model x"]
+    assert machine.calls() == [f"python -m mlx_native_server.operate.install install --checkout {machine.folder / 'checkout'} --dry-run --model x"]
     assert list((machine.folder / "home").iterdir()) == []
 
 
@@ -327,7 +327,7 @@ def test_a_half_done_install_is_repaired_by_the_next(machine: Machine, failure: 
     assert machine.run("install", **failure).returncode == int(failure.get("STUB_STATUS", "1"))
     machine.calls()
     assert machine.run("install").returncode == 0
-    assert machine.calls()[-1].startswith("python -m mlx_native_server.install install")
+    assert machine.calls()[-1].startswith("python -m mlx_native_server.operate.install install")
 
 
 @pytest.mark.parametrize("command", ["status", "start", "stop", "restart", "logs", "update"])
@@ -372,7 +372,7 @@ def test_uninstall_works_with_a_broken_environment_and_twice(machine: Machine) -
     (machine.prefix / "venv" / "bin" / "python").unlink()
     machine.calls()
     assert machine.run("uninstall", "--keep-models").returncode == 0
-    assert machine.calls() == [f"python -m mlx_native_server.install remove --checkout {machine.folder / 'checkout'} --keep-models"]
+    assert machine.calls() == [f"python -m mlx_native_server.operate.install remove --checkout {machine.folder / 'checkout'} --keep-models"]
     shutil.rmtree(machine.prefix)
     done = machine.run("uninstall")
     assert (done.returncode, machine.calls()) == (0, []) and "nothing is installed" in done.stderr

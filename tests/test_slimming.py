@@ -7,7 +7,7 @@ import pytest
 from claude_code import sent
 
 from mlx_native_server.protocol import Tool
-from mlx_native_server.slimming import PARAMETER_CHARS, TOOL_CHARS, brief, slim_tool
+from mlx_native_server.prompt.slimming import PARAMETER_CHARS, TOOL_CHARS, brief, slim_tool
 
 LONG = "First say what it is. " + "Then tell a story of it. " * 30
 

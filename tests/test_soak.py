@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from engine_rig import WAIT_S, Talk, alone, prompt, rig  # noqa: F401  (fixtures)
-from mlx_native_server.memory import GIB
+from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import Failed, Finished
 
 SOAK_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "72"))

@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeEngine, Serve, body, port, serve  # noqa: F401  (fixtures)
 from raw_client import call
 
-from mlx_native_server import server
+from mlx_native_server.web import server
 
 PAGE = server.PAGE.read_text(encoding="utf-8")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

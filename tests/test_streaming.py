@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from mlx_native_server.events import encode_event, signature
-from mlx_native_server.streaming import ResponseStream, fold
+from mlx_native_server.answer.events import encode_event, signature
+from mlx_native_server.answer.streaming import ResponseStream, fold
 from outputs import BASH, TOOLS, answer, run, tool
 
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls"}}\n</tool_call>'

@@ -8,7 +8,7 @@ import pytest
 from fakes import SOON_S, FakeEngine, Serve, body, make_service, serve, sse_events, start_server  # noqa: F401  (fixtures)
 from raw_client import RawClient, call, request_bytes
 
-from mlx_native_server.connections import Limits
+from mlx_native_server.web.connections import Limits
 from mlx_native_server.protocol import ApiError, Failed
 
 MESSAGES = "/v1/messages"

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from fakes import GENERATED, FakeEngine, FakeTokenizer, Script
 
-from mlx_native_server.events import is_own_thought, signature
-from mlx_native_server.forced import end_of_thought
+from mlx_native_server.answer.events import is_own_thought, signature
+from mlx_native_server.turn.forced import end_of_thought
 from mlx_native_server.protocol import ApiError, Encoded, Event, Failed, Finished, Message, Request, Sampling, TextBlock, Thinking, overloaded
-from mlx_native_server.respond import respond
-from mlx_native_server.streaming import fold
-from mlx_native_server.turn import Turn
+from mlx_native_server.turn.respond import respond
+from mlx_native_server.answer.streaming import fold
+from mlx_native_server.turn.turn import Turn
 
 ASK = Request((Message("user", (TextBlock("hi"),)),), model="m", max_tokens=400, thinking=Thinking("enabled", 3))
 

@@ -17,10 +17,10 @@ from mlx_lm.sample_utils import make_sampler
 from mlx_lm.utils import load
 from tokenizers import Tokenizer
 
-from mlx_native_server import tiny
-from mlx_native_server.folder import ModelError
+from mlx_native_server.models import tiny
+from mlx_native_server.models.folder import ModelError
 from mlx_native_server.protocol import Prompt, Sampling
-from mlx_native_server.tokens import load_tokenizer
+from mlx_native_server.models.tokens import load_tokenizer
 
 HEADS, KV_HEADS, WIDTH, LAYERS = 4, 2, 64, 2
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdef", "Ġ", "ab", "Ġab"]
@@ -186,7 +186,7 @@ def test_the_real_models_tokenizer(real_model: Path) -> None:
 
 
 def test_the_command_prints_the_folder(real_model: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "mlx_native_server.tiny"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "mlx_native_server.models.tiny"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(real_model)
     assert json.loads((real_model / "config.json").read_text())["model_type"] == "llama"
 
@@ -207,7 +207,7 @@ def test_a_download_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None
     parent = f"""
 import os, sys, threading, time
 from pathlib import Path
-from mlx_native_server import tiny
+from mlx_native_server.models import tiny
 threading.Thread(target=tiny._run_installer, args=([sys.executable, "-c", {script!r}], Path({str(tmp_path)!r}), print), daemon=True).start()
 while not os.path.exists({str(tmp_path / "pid")!r}) or not open({str(tmp_path / "pid")!r}).read():
     time.sleep(0.05)

@@ -17,10 +17,10 @@ from huggingface_hub import constants
 from mlx_lm.tokenizer_utils import load
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from mlx_native_server.folder import DEFAULT_CONTEXT_TOKENS, ModelError
+from mlx_native_server.models.folder import DEFAULT_CONTEXT_TOKENS, ModelError
 from mlx_native_server.protocol import ApiError, Prompt, Sampling
-from mlx_native_server.template import thinking_at_end
-from mlx_native_server.tokens import ModelTokenizer, load_tokenizer
+from mlx_native_server.models.template import thinking_at_end
+from mlx_native_server.models.tokens import ModelTokenizer, load_tokenizer
 
 BASH = {
     "type": "function",

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from mlx_native_server.protocol import Tool
-from mlx_native_server.tools_text import call_text, result_text, tools_text
+from mlx_native_server.prompt.tools_text import call_text, result_text, tools_text
 
 
 def described(**properties: object) -> str:

@@ -8,8 +8,8 @@ import pytest
 import tiny_models
 
 from mlx_native_server.protocol import Traits
-from mlx_native_server.template import ChatTemplate, jinja_template
-from mlx_native_server.traits import marks_results, probe
+from mlx_native_server.models.template import ChatTemplate, jinja_template
+from mlx_native_server.models.traits import marks_results, probe
 
 PLAIN = Traits(
     tools=False, tool_calls=False, several_calls=False, text_beside_calls=False, reasoning_key="", late_system=True

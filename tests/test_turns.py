@@ -10,10 +10,10 @@ from claude_code import Sent, sent, turns
 from tiny_models import FAMILIES
 
 from mlx_native_server.config import Settings
-from mlx_native_server.conversion import to_prompt
-from mlx_native_server.profiles import apply_profiles
+from mlx_native_server.prompt.conversion import to_prompt
+from mlx_native_server.prompt.profiles import apply_profiles
 from mlx_native_server.protocol import Encoded
-from mlx_native_server.tokens import ModelTokenizer, load_tokenizer
+from mlx_native_server.models.tokens import ModelTokenizer, load_tokenizer
 
 TEMPLATES = [(family, None) for family in FAMILIES if family != "qwen3_moe"] + [  # it has qwen3's
     ("gemma4", "gemma4_small"), ("gemma4", "gemma4_launch"), ("qwen3_5", "qwen3_6"), ("qwen3_5", "qwen3_8"), ("qwen3_next", "qwen_coder"),

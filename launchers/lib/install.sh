@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by setup.sh: install, update and uninstall. What needs no shell is in mlx_native_server/install.py.
+# Sourced by setup.sh: install, update and uninstall. What needs no shell is in mlx_native_server/operate/install.py.
 # shellcheck disable=SC2154  # $here, $script, $venv, $build and $python are set by setup.sh and its other parts
 
 # Reads the options that a command takes ($1: a list of them in blanks) into $dry and $options.
@@ -31,7 +31,7 @@ run_installer() {
     runner=$python
     [ -n "$runner" ] || die "no Python 3.11 or newer was found to do this with."
   fi
-  PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 "$runner" -m mlx_native_server.install "$@"
+  PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 "$runner" -m mlx_native_server.operate.install "$@"
 }
 
 check_disk() {

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 
-from mlx_native_server import kv
+from mlx_native_server.engine import kv
 
 GB = 1024**3
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import paths  # noqa: F401  (the import path)
-from mlx_native_server.blas import preload_blas
+from mlx_native_server.models.blas import preload_blas
 
 preload_blas()
 
@@ -29,12 +29,13 @@ import mlx.nn as nn  # noqa: E402
 from mlx_lm.generate import generation_stream  # noqa: E402
 
 import bare  # noqa: E402
-from mlx_native_server import config, kv  # noqa: E402
-from mlx_native_server.archive import states_folder  # noqa: E402
-from mlx_native_server.engine import Engine, Loaded  # noqa: E402
-from mlx_native_server.server import Server  # noqa: E402
+from mlx_native_server import config
+from mlx_native_server.engine import kv  # noqa: E402
+from mlx_native_server.engine.archive import states_folder  # noqa: E402
+from mlx_native_server.engine.engine import Engine, Loaded  # noqa: E402
+from mlx_native_server.web.server import Server  # noqa: E402
 from mlx_native_server.service import Service  # noqa: E402
-from mlx_native_server.tokens import ModelTokenizer, load_tokenizer  # noqa: E402
+from mlx_native_server.models.tokens import ModelTokenizer, load_tokenizer  # noqa: E402
 from shapes import SHAPES, build, write_tokenizer  # noqa: E402
 
 CHUNKS = (512, 1024)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import paths  # noqa: F401  (the import path)
 import dialect_writers
 from mlx_native_server.protocol import Event, Tool
-from mlx_native_server.streaming import ResponseStream, fold
+from mlx_native_server.answer.streaming import ResponseStream, fold
 from tables import machine, markdown
 
 PIECE_CHARS = 4

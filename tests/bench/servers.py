@@ -66,7 +66,7 @@ def free_port() -> int:
 def model_folder(name: str) -> Iterator[str]:
     """The folder of a model: `tiny`, a folder, or `random-FAMILY` for a model of `tiny_models` (gone afterwards)."""
     if name == "tiny":
-        yield _printed([sys.executable, "-m", "mlx_native_server.tiny"]).splitlines()[-1]
+        yield _printed([sys.executable, "-m", "mlx_native_server.models.tiny"]).splitlines()[-1]
     elif name.startswith(RANDOM):
         with tempfile.TemporaryDirectory() as work:
             _printed([sys.executable, "-c", BUILD_RANDOM, name.removeprefix(RANDOM), f"{work}/model"])

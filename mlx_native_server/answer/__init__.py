@@ -1,0 +1,1 @@
+"""The model's text in, Anthropic's events out."""

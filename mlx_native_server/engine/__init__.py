@@ -1,0 +1,1 @@
+"""The thread that owns MLX: scheduling, prefill, decoding, and the prompt cache."""

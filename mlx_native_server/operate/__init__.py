@@ -1,0 +1,1 @@
+"""What a person does with the server: install, start, watch, diagnose, remove."""

@@ -1,0 +1,1 @@
+"""From a request's JSON to what the model's chat template takes."""
