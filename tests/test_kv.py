@@ -104,3 +104,22 @@ def test_the_size_is_that_of_the_arrays(model: Any) -> None:
     assert kv.nbytes(kv.new(model("gemma3"))) == 0
     # 4 layers, keys and values, 2 heads of 16 float32 values, 256 tokens as the least allocation
     assert kv.nbytes(filled(model("llama"), TOKENS)) == 4 * 2 * 2 * 16 * 4 * 256
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("held", [0, 40])
+def test_short_prompts_read_together_go_on_as_each_alone(model: Any, family: str, held: int) -> None:
+    prompts = [TOKENS[held:held + size] for size in (20, 33, 1)]
+    states = [filled(model(family), TOKENS[:held]) if held else kv.new(model(family)) for _ in prompts]
+    assert kv.can_read_together(states)
+    kv.prefill_together(model(family), states, prompts)
+    for state, prompt in zip(states, prompts):
+        assert {layer.offset for layer in state} == {held + len(prompt)}
+        assert goes_on(model(family), state, [301]) == goes_on(model(family), filled(model(family), TOKENS[:held] + prompt), [301])
+
+
+@pytest.mark.parametrize("family, together", [("llama", True), ("gemma3", False), ("qwen3_5", False)])
+def test_only_plain_states_of_one_length_are_read_together(model: Any, family: str, together: bool) -> None:
+    short, long = filled(model(family), TOKENS[:10]), filled(model(family), TOKENS[:11])
+    assert kv.can_read_together([short, filled(model(family), TOKENS[10:20])]) is together
+    assert not kv.can_read_together([short, long])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mlx_native_server.operate import detached, guard, manage, running
-from mlx_native_server.config import Settings, fingerprint
+from mlx_native_server.config import Settings, fingerprint, load
 from mlx_native_server.operate.places import Places, places
 from mlx_native_server.operate.running import Who
 
@@ -266,7 +266,7 @@ def test_status_says_what_runs_and_where_its_files_are(rig: Rig, answer: Any, is
 def test_a_real_server_is_started_kept_replaced_and_stopped(tmp_path: Path, port: Port, tiny_model) -> None:
     env = {**os.environ, "HOME": str(tmp_path), "MLX_MODEL": str(tiny_model("llama")), "MLX_PORT": str(port.number)}
     here = places(env, "linux")
-    settings = Settings(model=env["MLX_MODEL"], port=port.number)
+    settings = load(env)
     background = manage.Background(settings, here, env, io.StringIO(), NoService())
     try:
         pid = background.start()["pid"]

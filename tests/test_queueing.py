@@ -190,3 +190,17 @@ def test_an_end_is_final() -> None:
     ticket = EngineTicket()
     assert ticket.put(Finished("stop")) and ticket.ended
     assert not ticket.put(Finished("stop"))
+
+
+@pytest.mark.parametrize(("rests", "tokens", "streaming", "expected"), [
+    ([30, 20, 40], 30, False, 20),  # the shortest of the others
+    ([30, 200], 30, False, None),  # a long prompt is read alone
+    ([30, 20], 45, True, None),  # half a second is full
+    ([30, 20], 45, False, 20),
+    ([30], 30, False, None),
+])
+def test_short_prompts_are_read_with_others(rests: list[int], tokens: int, streaming: bool, expected: int | None) -> None:
+    many = prompts(*rests)
+    many.next_chunk(0.0, True, [task(5)], streaming)
+    other = many.companion(many.waiting[:1], tokens, [task(5)], streaming)
+    assert (other.prefill_tokens if other else None) == expected

@@ -40,6 +40,31 @@ def prefill(model: nn.Module, state: State, tokens: Sequence[int]) -> None:
     mx.eval([layer.state for layer in state])
 
 
+def can_read_together(states: Sequence[State]) -> bool:
+    """Whether `prefill_together` takes these states: plain KV caches in every layer, all of one length."""
+    return all(type(layer) is KVCache for state in states for layer in state) and len({layer.offset for state in states for layer in state}) == 1
+
+
+def prefill_together(model: nn.Module, states: Sequence[State], prompts: Sequence[Sequence[int]]) -> None:
+    """Read a short prompt into each of several states (in place, evaluated), in one call of the model.
+
+    The rows are padded at their ends: attention looks back only, so what is behind a prompt changes nothing before it,
+    and it is cut off.
+    """
+    longest, held = max(map(len, prompts)), states[0][0].offset
+    rows = [KVCache() for _ in states[0]]
+    for layers, row in zip(zip(*states), rows) if held else ():
+        row.keys = mx.concatenate([layer.keys[..., :held, :] for layer in layers])
+        row.values = mx.concatenate([layer.values[..., :held, :] for layer in layers])
+        row.offset = held
+    model(mx.array([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]), cache=rows)
+    for number, (state, prompt) in enumerate(zip(states, prompts)):
+        for layer, row in zip(state, rows):
+            layer.keys, layer.values = (mx.contiguous(a[number:number + 1, :, :held + len(prompt)]) for a in (row.keys, row.values))
+            layer.offset = held + len(prompt)
+    mx.eval([layer.state for state in states for layer in state])
+
+
 def quantize(state: State, bits: int, start_tokens: int) -> None:
     """Quantize (in place) the layers that hold `start_tokens` tokens or more."""
     maybe_quantize_kv_cache(state, start_tokens, GROUP_SIZE, bits)

@@ -1,8 +1,8 @@
 """One turn of the engine's work after another: take what came, prefill for a while, let every row have its next tokens.
 
-Rule: one prompt is prefilled at a time, in chunks, and what one job raises ends that job and nothing else. Whose turn it
-is and how long a chunk may be is `scheduling.py`'s, what is reused `reuse.py`'s, how rows share batches `decode.py`'s.
-Runs on the engine's thread, inside its stream.
+Rule: one prompt is prefilled at a time, in chunks (only short ones are read together), and what one job raises ends that
+job and nothing else. Whose turn it is and how long a chunk may be is `scheduling.py`'s, what is reused `reuse.py`'s, how
+rows share batches `decode.py`'s. Runs on the engine's thread, inside its stream.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .memory import gb
 from ..protocol import ApiError, Failed, Finished, Piece, overloaded
 from .queueing import Counters, Door, Task
 from .reuse import Reuse
-from .scheduling import Prompts
+from .scheduling import SHORT_TOKENS, TOGETHER, Prompts
 from .space import Space
 
 logger = logging.getLogger(__name__)
@@ -138,6 +138,9 @@ class Loop:
     def _prefill_chunk(self, task: Task, size_tokens: int) -> None:
         if task.state is None:
             self._admit(task)
+        if size_tokens == task.prefill_tokens <= SHORT_TOKENS and len(rows := self._short_ones(task)) > 1:
+            self._prefill_together(rows)
+            return
         size_tokens = self._space.chunk_tokens(task, self._reuse.chunk_tokens(task, size_tokens))
         if size_tokens:
             begun_s, before_bytes = time.perf_counter(), device.active_bytes()
@@ -151,10 +154,36 @@ class Loop:
         if not task.prefill_tokens:
             self._hand_over(task)
 
-    def _admit(self, task: Task) -> None:
+    def _short_ones(self, task: Task) -> list[Task]:
+        """A short prompt, and others that can be read in the same go."""
+        rows, taken, decoding = [task], [task], list(self._decoding.values())
+        if self._decoder.kv_bits or not kv.can_read_together([task.state]):
+            return rows
+        streaming = any(row.first_token_s for row in decoding)
+        while len(rows) < TOGETHER and (other := self._prompts.companion(taken, sum(row.prefill_tokens for row in rows), decoding, streaming, self._is_held_back)):
+            taken.append(other)
+            with self._on_behalf_of(other):
+                if other.state is None:
+                    self._admit(other, task.held_tokens)
+                if 0 < other.prefill_tokens <= SHORT_TOKENS and kv.can_read_together([task.state, other.state]):
+                    rows.append(other)
+        return rows
+
+    def _prefill_together(self, rows: list[Task]) -> None:
+        prompts = [row.job.tokens[row.held_tokens:row.held_tokens + row.prefill_tokens] for row in rows]
+        kv.prefill_together(self._loaded.model, [row.state for row in rows], prompts)
+        self._note_peak()
+        for row, prompt in zip(rows, prompts):
+            with self._on_behalf_of(row):
+                row.held_tokens += len(prompt)
+                self._reuse.advanced(row)
+                self._hand_over(row)
+        device.release()
+
+    def _admit(self, task: Task, most_tokens: int | None = None) -> None:
         self._prompts.begin(task)
         self._uids = task.uid = self._uids + 1
-        started = self._reuse.begin(task)
+        started = self._reuse.begin(task, most_tokens)
         self._counters.add(started)
         task.ticket.put(started)
 

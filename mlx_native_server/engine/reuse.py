@@ -94,8 +94,8 @@ class Reuse:
 
     # ── a request with a state ───────────────────────────────────────────────────────────────────
 
-    def begin(self, task: Task) -> Started:
-        """Give a task its state, which holds the longest prefix that can be reused."""
+    def begin(self, task: Task, most_tokens: int | None = None) -> Started:
+        """Give a task its state, which holds the longest prefix that can be reused, of `most_tokens` tokens at most."""
         session = owner(task.job.client)
         match = self.cache.match(task.packed, task.marks, session)
         restored = task.fetch is not None and task.fetch.tokens > match.tokens and self.archive.restore(task)
@@ -103,6 +103,8 @@ class Reuse:
             match = self.cache.match(task.packed, task.marks, session)
         elif self.archive and match.reason == COLD and self.archive.is_elsewhere(task):
             match = replace(match, reason=MODEL_CHANGED)
+        if most_tokens is not None and match.tokens > most_tokens:
+            match = self.cache.match(task.packed[:(most_tokens + 1) * BYTES_PER_TOKEN], task.marks, session)
         if self._stops and match.agreed - match.tokens >= WORTH_WAITING_TOKENS and match.agreed < len(task.job.tokens):
             task.marks[match.agreed] = USER  # sequences part here, and the next one may part here too
         task.live, task.fetch = Live(), None

@@ -17,6 +17,10 @@ ALONE_S = 1.0
 BURST_S = 3.0
 """The longest that short prompts which came together are prefilled one after the other before the first of them decodes."""
 MIN_CHUNK_TOKENS = 64
+SHORT_TOKENS = 128
+"""Prompts with so few tokens to prefill may be read several at once: each alone would leave the processor waiting for memory."""
+TOGETHER = 8
+"""The most prompts that are read at once."""
 OLDEST_EVERY = 4
 """Each so many slices, the oldest prompt goes first."""
 
@@ -127,3 +131,14 @@ class Prompts:
         self._turn += 1
         self._served[task.job.client.session_id] += max(1, size)
         return task, size
+
+    def companion(self, taken: Sequence[Task], tokens: int, decoding: Sequence[Task], streaming: bool,
+                  held_back: Callable[[Task], bool] = lambda task: False) -> Task | None:
+        """A short prompt to read together with those `taken`, which have `tokens` tokens to prefill; None when it is enough."""
+        most = min(self._largest_tokens, int(self.rate.tokens_per_s * (SLICE_S if streaming else BURST_S))) - tokens
+        tasks = [task for task in (*self.begun, *self._with_room(decoding)) if task not in taken and 0 < task.prefill_tokens <= min(SHORT_TOKENS, most)]
+        while (task := choose(tasks, 0, self._served)) and task.state is None and held_back(task):
+            tasks.remove(task)
+        if task is not None:
+            self._served[task.job.client.session_id] += task.prefill_tokens
+        return task
