@@ -313,7 +313,7 @@ while True:
 
 
 def test_a_process_that_is_killed_while_it_writes_leaves_whole_files(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", WRITES, str(tmp_path / "m")], stdout=subprocess.PIPE, cwd=Path(archive.__file__).parent.parent)
+    child = subprocess.Popen([sys.executable, "-c", WRITES, str(tmp_path / "m")], stdout=subprocess.PIPE, cwd=Path(archive.__file__).parents[2])
     for _ in range(12):
         child.stdout.readline()
     child.send_signal(signal.SIGKILL)

@@ -225,11 +225,6 @@ def _evaluated(layers: list[Any]) -> list[Any]:
     return layers
 
 
-def evaluate(state: State) -> None:
-    """Compute what is still pending, so that nothing keeps the arrays alive that it was made from."""
-    mx.eval([layer.state for layer in state])
-
-
 def nbytes(state: State) -> int:
     """Bytes that the state's arrays take."""
     return sum(layer.nbytes for layer in state if not layer.empty())

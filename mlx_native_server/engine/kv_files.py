@@ -21,8 +21,6 @@ from .state_file import Damaged, Tensor
 KINDS = {kind.__name__: kind for kind in (KVCache, QuantizedKVCache, RotatingKVCache, ArraysCache)}
 DTYPES = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16", mx.uint32: "U32", mx.int32: "I32", mx.uint8: "U8"}
 """safetensors' names."""
-LAYERS = "layers"
-"""The fact under which a file describes its layers."""
 
 
 def described(part: Plain | Fixed, tokens: int) -> tuple[str, list[Tensor]]:

@@ -128,8 +128,12 @@ class Loop:
 
     def _next_chunk(self, spent_s: float, first: bool) -> tuple[Task, int] | None:
         self._reuse.expect(self._prompts.waiting)
-        streaming = any(task.first_token_s for task in self._decoding.values())
-        return self._prompts.next_chunk(spent_s, first, list(self._decoding.values()), streaming, self._is_held_back)
+        return self._prompts.next_chunk(spent_s, first, list(self._decoding.values()), self._is_streaming, self._is_held_back)
+
+    @property
+    def _is_streaming(self) -> bool:
+        """Whether a decoding row has given text, so that a pause would show."""
+        return any(task.first_token_s for task in self._decoding.values())
 
     def _is_held_back(self, task: Task) -> bool:
         running = [*self._prompts.begun, *self._decoding.values()]
@@ -138,7 +142,7 @@ class Loop:
     def _prefill_chunk(self, task: Task, size_tokens: int) -> None:
         if task.state is None:
             self._admit(task)
-        if size_tokens == task.prefill_tokens <= SHORT_TOKENS and len(rows := self._short_ones(task)) > 1:
+        if 0 < size_tokens == task.prefill_tokens <= SHORT_TOKENS and len(rows := self._short_ones(task)) > 1:
             self._prefill_together(rows)
             return
         size_tokens = self._space.chunk_tokens(task, self._reuse.chunk_tokens(task, size_tokens))
@@ -159,8 +163,8 @@ class Loop:
         rows, taken, decoding = [task], [task], list(self._decoding.values())
         if self._decoder.kv_bits or not kv.can_read_together([task.state]):
             return rows
-        streaming = any(row.first_token_s for row in decoding)
-        while len(rows) < TOGETHER and (other := self._prompts.companion(taken, sum(row.prefill_tokens for row in rows), decoding, streaming, self._is_held_back)):
+        while len(rows) < TOGETHER and (other := self._prompts.companion(
+                taken, sum(row.prefill_tokens for row in rows), decoding, self._is_streaming, self._is_held_back)):
             taken.append(other)
             with self._on_behalf_of(other):
                 if other.state is None:
