@@ -42,7 +42,8 @@ def llama(tiny_model: Callable[..., Path]) -> Any:
 def add(decoder: Decoder, model: Any, uid: int, tokens: list[int], max_tokens: int = 5) -> None:
     state = kv.new(model)
     kv.prefill(model, state, tokens[:-1])
-    decoder.join(decoder.prepare(Start(uid, tokens, state, max_tokens, Sampling(0.0))))
+    for group in decoder.prepare([Start(uid, tokens, state, max_tokens, Sampling(0.0))]):
+        decoder.join(group)
 
 
 def run(decoder: Decoder) -> dict[int, list[Any]]:

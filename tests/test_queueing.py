@@ -8,7 +8,7 @@ import pytest
 from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece
 from mlx_native_server.engine.queueing import Counters, Door, EngineTicket, Task
-from mlx_native_server.engine.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, Rate, choose, chunk_tokens
+from mlx_native_server.engine.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, choose, chunk_tokens, newer_rate
 
 
 def task(prompt_tokens: int, arrived_s: float = 0.0, held_tokens: int = 0, session: str = "") -> Task:
@@ -39,36 +39,49 @@ def test_nobody_is_chosen_from_nobody() -> None:
 @pytest.mark.parametrize(("rate", "budget_s", "largest", "expected"), [
     (1000.0, 0.5, 2048, 500),
     (1000.0, 0.5, 300, 300),
-    (20.0, 0.5, 512, 64),  # never less
-    (20.0, 0.5, 32, 32),  # unless the setting is
+    (20.0, 0.5, 512, 16),  # never less
+    (20.0, 0.5, 8, 8),  # unless the setting is
     (0.0, 0.5, 512, 64),  # nothing measured yet
-    (1000.0, -1.0, 512, 64),
+    (1000.0, -1.0, 512, 16),
 ])
 def test_a_chunk_is_sized_from_the_measured_rate(rate: float, budget_s: float, largest: int, expected: int) -> None:
     assert chunk_tokens(rate, budget_s, largest) == expected
 
 
-def test_the_rate_follows_recent_chunks_and_ignores_tiny_ones() -> None:
-    rate = Rate()
-    rate.add(100, 1.0)
-    assert rate.tokens_per_s == 100
-    rate.add(300, 1.0)
-    assert rate.tokens_per_s == 200
-    rate.add(2, 1.0)
-    assert rate.tokens_per_s == 200
+@pytest.mark.parametrize(("rate", "tokens", "seconds", "expected"), [
+    (0.0, 100, 1.0, 100.0),
+    (100.0, 300, 1.0, 200.0),
+    (100.0, 50, 1.0, 75.0),
+    (100.0, 2, 1.0, 100.0),  # too small to say anything
+    (1000.0, 20, 0.1, 1000.0),  # brief: overhead
+    (100.0, 20, 0.1, 150.0),  # brief, and quicker all the same
+])
+def test_the_rate_follows_recent_chunks_but_for_those_that_are_mostly_overhead(rate: float, tokens: int, seconds: float, expected: float) -> None:
+    assert newer_rate(rate, tokens, seconds) == expected
+
+
+def test_a_prompt_far_in_has_its_own_slower_rate_whatever_short_ones_took_meanwhile() -> None:
+    both = Prompts(16, 512)
+    deep, short = task(6001), task(41, arrived_s=1.0)
+    both.took(deep, 64, 1.0)
+    both.took(short, 40, 0.3)
+    both.waiting.append(deep)
+    assert both.next_chunk(0.0, True, [task(5)], True) == (deep, 32)
+    both.waiting[0] = new = task(6001)
+    assert both.next_chunk(0.0, True, [task(5)], True) == (new, 49)
 
 
 def prompts(*rests: int, rate: float = 100.0, max_running: int = 16) -> Prompts:
     made = Prompts(max_running, 512)
     made.waiting += [task(rest + 1, arrived_s=number) for number, rest in enumerate(rests)]
-    made.rate.add(int(rate), 1.0)
+    made.rate = rate
     return made
 
 
 @pytest.mark.parametrize(("rests", "rows", "streaming", "expected"), [
     ([6000], 0, False, 100),  # alone: a second's worth
-    ([6000], 1, True, 64),
-    ([6000, 7000], 0, False, 64),
+    ([6000], 1, True, 50),
+    ([6000, 7000], 0, False, 50),
     ([30], 1, True, 30),
 ])
 def test_a_chunk_is_shorter_while_others_wait_or_decode(rests: list[int], rows: int, streaming: bool, expected: int) -> None:
@@ -98,7 +111,7 @@ def test_nobody_begins_beyond_the_limit_of_running_jobs() -> None:
 
 def test_a_sessions_twenty_sub_agents_leave_another_session_its_half() -> None:
     many = Prompts(16, 512)
-    many.rate.add(1000, 1.0)
+    many.rate = 1000.0
     many.waiting += [task(5001, arrived_s=number, session="many") for number in range(20)]
     for _ in range(5):
         chosen, size = many.next_chunk(0.0, True, [], False)

@@ -150,23 +150,24 @@ class Decoder:
         if self.kv_bits:
             kv.quantize(state, self.kv_bits, self._quant_start)
 
-    def prepare(self, start: Start) -> Group:
-        """A group of this row alone, its first token being computed. Errors here are the row's own."""
-        sampler = self._sampler(start.sampling)
-        if self.kv_bits or not kv.can_batch(start.state):
-            return Single(self._model, start, sampler, self._stop_ids, self.kv_bits, self._quant_start)
-        prompt = PromptProcessingBatch(
-            self._model, [start.uid], [start.state], tokens=[list(start.tokens[:-1])], samplers=[sampler],
-            logits_processors=[()], stop_sequences=[self._stops], max_tokens=[start.max_tokens])
-        return Batch(prompt.generate([list(start.tokens[-1:])]))
+    def prepare(self, starts: Sequence[Start]) -> list[Group]:
+        """Rows of about one length as groups of their own, their first tokens being computed. Errors here are theirs."""
+        samplers = [self._sampler(start.sampling) for start in starts]
+        if self.kv_bits or not all(kv.can_batch(start.state) for start in starts):
+            return [Single(self._model, *each, self._stop_ids, self.kv_bits, self._quant_start) for each in zip(starts, samplers)]
+        prompts = PromptProcessingBatch(
+            self._model, [start.uid for start in starts], [start.state for start in starts],
+            tokens=[list(start.tokens[:-1]) for start in starts], samplers=samplers, logits_processors=[() for _ in starts],
+            stop_sequences=[self._stops for _ in starts], max_tokens=[start.max_tokens for start in starts])
+        return [Batch(prompts.generate([list(start.tokens[-1:]) for start in starts]))]
 
     def join(self, group: Group) -> None:
-        """Let a prepared row decode beside the others, in the batch where it costs the least padding."""
+        """Let prepared rows decode beside the others, in the batch where they cost the least padding."""
         batches = [other for other in self._groups if isinstance(other, Batch) and other.uids()]
         if isinstance(group, Batch) and batches:
-            length = group.lengths()[0]
-            best = min(batches, key=lambda batch: padding([*batch.lengths(), length]))
-            if fits([*best.lengths(), length]):
+            lengths = group.lengths()
+            best = min(batches, key=lambda batch: padding([*batch.lengths(), *lengths]))
+            if fits([*best.lengths(), *lengths]):
                 best.rows.extend(group.rows)
                 return
         self._groups.append(group)

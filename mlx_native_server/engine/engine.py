@@ -18,7 +18,8 @@ from mlx_lm.generate import generation_stream
 from . import device, kv, memory
 from ..config import Settings
 from .decode import Decoder
-from .loop import Loaded, Loop
+from .loaded import Loaded
+from .loop import Loop
 from .plan import Plan
 from ..protocol import Job, bad_request
 from .queueing import Counters, Door, EngineTicket

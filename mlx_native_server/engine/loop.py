@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import mlx.nn as nn
+from functools import partial
 
 from . import device, kv
 from .decode import Decoder, Group, Start, Step
+from .loaded import Loaded
 from .memory import gb
 from ..protocol import ApiError, Failed, Finished, Piece, overloaded
 from .queueing import Counters, Door, Task
 from .reuse import Reuse
-from .scheduling import SHORT_TOKENS, TOGETHER, Prompts
+from .scheduling import SETTLED_S, SHORT_TOKENS, TOGETHER, Prompts
 from .space import Space
 
 logger = logging.getLogger(__name__)
@@ -30,22 +27,6 @@ logger = logging.getLogger(__name__)
 CLEAR_EVERY_TICKS = 256
 HELD_BACK_S = 0.05
 """How long to wait for something while every prompt waits for its state."""
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What the engine needs of a model.
-
-    `detokenizer` makes a streaming detokenizer for an answer that follows the given last prompt token.
-    `stop_ids` end an answer and have no text. `vocab_size`: ids from there on would read garbage.
-    `states`: the folder for states on disk, which is this model's alone; None keeps none there.
-    """
-
-    model: nn.Module
-    detokenizer: Callable[[int], Any]
-    stop_ids: frozenset[int]
-    vocab_size: int
-    states: Path | None = None
 
 
 class Loop:
@@ -132,8 +113,9 @@ class Loop:
 
     @property
     def _is_streaming(self) -> bool:
-        """Whether a decoding row has given text, so that a pause would show."""
-        return any(task.first_token_s for task in self._decoding.values())
+        """Whether a decoding row has given text for a while, so that a pause would show."""
+        settled_s = time.perf_counter() - SETTLED_S
+        return any(0 < task.first_token_s < settled_s for task in self._decoding.values())
 
     def _is_held_back(self, task: Task) -> bool:
         running = [*self._prompts.begun, *self._decoding.values()]
@@ -151,19 +133,20 @@ class Loop:
             kv.prefill(self._loaded.model, task.state, task.job.tokens[task.held_tokens:task.held_tokens + size_tokens])
             self._decoder.quantize(task.state)
             task.held_tokens += size_tokens
-            self._prompts.rate.add(size_tokens, time.perf_counter() - begun_s)
+            self._prompts.took(task, size_tokens, time.perf_counter() - begun_s)
             self._space.took(size_tokens, task.held_tokens - size_tokens, before_bytes, self._note_peak())
             self._reuse.advanced(task)
             device.release()  # a growing cache leaves buffers of sizes that are never asked for again
         if not task.prefill_tokens:
-            self._hand_over(task)
+            self._hand_over([task])
 
     def _short_ones(self, task: Task) -> list[Task]:
         """A short prompt, and others that can be read in the same go."""
         rows, taken, decoding = [task], [task], list(self._decoding.values())
         if self._decoder.kv_bits or not kv.can_read_together([task.state]):
             return rows
-        while len(rows) < TOGETHER and (other := self._prompts.companion(
+        most = self._space.chunk_tokens(task, TOGETHER * SHORT_TOKENS) // SHORT_TOKENS
+        while len(rows) < most and (other := self._prompts.companion(
                 taken, sum(row.prefill_tokens for row in rows), decoding, self._is_streaming, self._is_held_back)):
             taken.append(other)
             with self._on_behalf_of(other):
@@ -174,14 +157,14 @@ class Loop:
         return rows
 
     def _prefill_together(self, rows: list[Task]) -> None:
-        prompts = [row.job.tokens[row.held_tokens:row.held_tokens + row.prefill_tokens] for row in rows]
-        kv.prefill_together(self._loaded.model, [row.state for row in rows], prompts)
-        self._note_peak()
-        for row, prompt in zip(rows, prompts):
-            with self._on_behalf_of(row):
+        with self._on_behalf_of(*rows):
+            prompts = [row.job.tokens[row.held_tokens:row.held_tokens + row.prefill_tokens] for row in rows]
+            kv.prefill_together(self._loaded.model, [row.state for row in rows], prompts)
+            self._note_peak()
+            for row, prompt in zip(rows, prompts):
                 row.held_tokens += len(prompt)
                 self._reuse.advanced(row)
-                self._hand_over(row)
+            self._hand_over(rows)
         device.release()
 
     def _admit(self, task: Task, most_tokens: int | None = None) -> None:
@@ -191,19 +174,24 @@ class Loop:
         self._counters.add(started)
         task.ticket.put(started)
 
-    def _hand_over(self, task: Task) -> None:
-        job = task.job
-        if job.max_tokens < 1:
+    def _hand_over(self, rows: list[Task]) -> None:
+        """Prompts that are complete begin to decode, or end where nothing is to be generated."""
+        for task in [task for task in rows if task.job.max_tokens < 1]:
+            rows.remove(task)
             self._reuse.commit(task, task.state, task.held_tokens)
             self._end(task, Finished("length"), "length")
+        if not rows:
             return
-        task.detokenizer = self._loaded.detokenizer(job.tokens[-1])
-        group = self._decoder.prepare(Start(task.uid, job.tokens, task.state, job.max_tokens, job.sampling))
-        task.state = None
-        self._prompts.remove(task)
-        self._decoding[task.uid] = task
-        self._decoder.join(group)
-        task.live.state = lambda: self._decoder.peek(task.uid)
+        for task in rows:
+            task.detokenizer = self._loaded.detokenizer(task.job.tokens[-1])
+        groups = self._decoder.prepare([Start(task.uid, task.job.tokens, task.state, task.job.max_tokens, task.job.sampling) for task in rows])
+        for task in rows:
+            task.state = None
+            self._prompts.remove(task)
+            self._decoding[task.uid] = task
+            task.live.state = partial(self._decoder.peek, task.uid)
+        for group in groups:
+            self._decoder.join(group)
 
     def _decode(self, owed_s: float) -> None:
         """One token for every row, and more of them until `owed_s` seconds are used or somebody new arrives."""
@@ -254,14 +242,16 @@ class Loop:
             self._end(task, Finished(step.reason, tokens=1 if step.reason == "stop" else 0), step.reason)
 
     @contextmanager
-    def _on_behalf_of(self, task: Task) -> Iterator[None]:
-        """Work for one job: what it raises ends that job and nothing else."""
+    def _on_behalf_of(self, *tasks: Task) -> Iterator[None]:
+        """Work for these jobs: what it raises ends them and nothing else."""
         try:
             yield
-        except Exception as error:  # the job's outermost level
-            if device.is_device_error(error):  # not the job's own: see _recover
+        except Exception as error:  # the jobs' outermost level
+            if device.is_device_error(error):  # not their own: see _recover
                 raise
-            self._fail(task, error)
+            for task in tasks:
+                if not task.ticket.ended:
+                    self._fail(task, error)
 
     def _fail(self, task: Task, error: Exception) -> None:
         logger.error("request %s failed", task.job.id, exc_info=error)

@@ -52,7 +52,8 @@ class EngineTicket:
 class Task:
     """One job on its way through the engine. Times are `time.perf_counter()` seconds, 0 before the event.
 
-    `state` is what `kv` made: it holds the first `held_tokens` tokens of the prompt, until decoding takes it over.
+    `state` is what `kv` made: it holds the first `held_tokens` tokens of the prompt, until decoding takes it over. `rate` is
+    the speed of its newest chunks in tokens per second, 0 before the first.
     `packed` and `marks` are what the cache looks at, `live` is its name for the state, `expected_tokens` what it would give
     now (as of its version `looked_up`), `shared_tokens` how much the prompt has in common with that of other tasks, by uid.
     `fetch`: what is being got from disk for it. `source` and `miss`: where the reused tokens came from, and why they were not more.
@@ -64,6 +65,7 @@ class Task:
     uid: int = 0
     state: Any = None
     held_tokens: int = 0
+    rate: float = 0.0
     reused_tokens: int = 0
     packed: bytes = b""
     marks: dict[int, int] = field(default_factory=dict)

@@ -16,7 +16,11 @@ ALONE_S = 1.0
 """The longest chunk when nobody else is there: what an arrival, a cancellation or a stop may have to wait for."""
 BURST_S = 3.0
 """The longest that short prompts which came together are prefilled one after the other before the first of them decodes."""
-MIN_CHUNK_TOKENS = 64
+SETTLED_S = 1.0
+"""How long a row must have given text before a burst of short prompts is held to `SLICE_S` for it."""
+MIN_CHUNK_TOKENS = 16
+FIRST_CHUNK_TOKENS = 64
+"""The chunk while nothing is known of the speed."""
 SHORT_TOKENS = 128
 """Prompts with so few tokens to prefill may be read several at once: each alone would leave the processor waiting for memory."""
 TOGETHER = 8
@@ -43,22 +47,21 @@ def chunk_tokens(rate: float, budget_s: float, largest: int) -> int:
     `rate` is the measured tokens per second, 0 before the first measurement; `largest` is the setting. A chunk
     has at least `MIN_CHUNK_TOKENS` tokens (or `largest`, where that is less).
     """
-    smallest = min(MIN_CHUNK_TOKENS, largest)
-    return min(largest, max(smallest, int(rate * budget_s)))
+    wanted = int(rate * budget_s) if rate else FIRST_CHUNK_TOKENS
+    return min(largest, max(MIN_CHUNK_TOKENS, wanted))
 
 
-class Rate:
-    """Prefill speed in tokens per second: the recent chunks, the newest counting half."""
+def newer_rate(rate: float, tokens: int, seconds: float) -> float:
+    """Prefill speed in tokens per second after a chunk, `rate` before it: of recent chunks, the newest counting half.
 
-    def __init__(self) -> None:
-        self.tokens_per_s = 0.0
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Take a chunk into account. Chunks of a few tokens say nothing about the speed of long ones."""
-        if tokens < MIN_CHUNK_TOKENS // 2 or seconds <= 0:
-            return
-        new = tokens / seconds
-        self.tokens_per_s = new if not self.tokens_per_s else (self.tokens_per_s + new) / 2
+    A brief chunk is mostly overhead and says only that it goes at least so fast.
+    """
+    if tokens < MIN_CHUNK_TOKENS or seconds <= 0:
+        return rate
+    new = tokens / seconds
+    if rate and new < rate and seconds < SLICE_S / 2:
+        return rate
+    return (rate + new) / 2 if rate else new
 
 
 class Prompts:
@@ -70,7 +73,7 @@ class Prompts:
     def __init__(self, max_running: int, largest_tokens: int):
         self.waiting: list[Task] = []
         self.begun: list[Task] = []
-        self.rate = Rate()
+        self.rate = 0.0
         self._max_running, self._largest_tokens, self._turn = max_running, largest_tokens, 0
         self._served: dict[str, int] = {}
 
@@ -83,6 +86,10 @@ class Prompts:
     def held_tokens(self) -> dict[str, int]:
         """How much of each begun prompt is there, by the job's id. Any thread may ask."""
         return {task.job.id: task.held_tokens for task in list(self.begun)}
+
+    def took(self, task: Task, tokens: int, seconds: float) -> None:
+        """A chunk of a task's prompt was prefilled. The further into a prompt the slower it gets, so each has its own rate."""
+        self.rate, task.rate = (newer_rate(rate, tokens, seconds) for rate in (self.rate, task.rate))
 
     def begin(self, task: Task) -> None:
         """A waiting task gets its state."""
@@ -113,7 +120,7 @@ class Prompts:
         """The task to prefill next and how many of its tokens, or None when this slice is over.
 
         `spent_s` seconds of the slice are used; its `first` chunk is always granted. Others are `decoding`, and they are
-        `streaming` when one of them has given text: a burst of short prompts may go on for longer before that.
+        `streaming` when one of them has given text for a while: a burst of short prompts may go on for longer before that.
         A waiting task that is `held_back` does not begin.
         """
         self._serve()
@@ -124,9 +131,9 @@ class Prompts:
             return None
         alone = len(self) + len(decoding) == 1
         left_s = (ALONE_S if alone else SLICE_S if streaming else BURST_S) - spent_s
-        size = chunk_tokens(self.rate.tokens_per_s, min(left_s, ALONE_S if alone else SLICE_S), self._largest_tokens)
-        size = min(task.prefill_tokens, size)
-        if not first and size > left_s * self.rate.tokens_per_s:
+        rate = task.rate or self.rate
+        size = min(task.prefill_tokens, chunk_tokens(rate, min(left_s, ALONE_S if alone else SLICE_S), self._largest_tokens))
+        if not first and task.prefill_tokens > left_s * rate:  # a small piece is mostly overhead
             return None
         self._turn += 1
         self._served[task.job.client.session_id] += max(1, size)
@@ -135,7 +142,7 @@ class Prompts:
     def companion(self, taken: Sequence[Task], tokens: int, decoding: Sequence[Task], streaming: bool,
                   held_back: Callable[[Task], bool] = lambda task: False) -> Task | None:
         """A short prompt to read together with those `taken`, which have `tokens` tokens to prefill; None when it is enough."""
-        most = min(self._largest_tokens, int(self.rate.tokens_per_s * (SLICE_S if streaming else BURST_S))) - tokens
+        most = min(self._largest_tokens, int(self.rate * (SLICE_S if streaming else BURST_S))) - tokens
         tasks = [task for task in (*self.begun, *self._with_room(decoding)) if task not in taken and 0 < task.prefill_tokens <= min(SHORT_TOKENS, most)]
         while (task := choose(tasks, 0, self._served)) and task.state is None and held_back(task):
             tasks.remove(task)
