@@ -139,6 +139,8 @@ def load(settings: Settings, service: Service, watched: WatchedEngine, progress:
         logger.info(line)
         progress(line)
 
+    cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else cache_dir(os.environ)
+    device.keep_kernels(cache / "kernels")
     with watched.awake.held():
         folder = resolve(settings.model, report)
         tokenizer = load_tokenizer(folder)
@@ -147,7 +149,6 @@ def load(settings: Settings, service: Service, watched: WatchedEngine, progress:
         report(f"loading the weights of {folder.name}")
         model = load_weights(folder)
     watched.facts |= {"weights_gb": memory.gb(kv.weights_bytes(model)), "memory_limit_gb": memory.gb(device.limit_bytes())}
-    cache = Path(settings.cache_dir).expanduser() if settings.cache_dir else cache_dir(os.environ)
     states = states_folder(cache, folder, settings) if settings.disk_cache_gb else None
     return Loaded(model, tokenizer.detokenizer, tokenizer.stop_ids, tokenizer.vocab_size, states)
 

@@ -1,6 +1,8 @@
 """The device's limits and figures. Metal is imitated: these tests run where there is none."""
 from __future__ import annotations
 
+import os
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -30,6 +32,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_limits(calls: dict[str, int], cache_gb: float, wired_gb: float | None, expected: dict[str, int]) -> None:
     device.set_limits(cache_gb, wired_gb, weights_bytes=20 * GIB, kv_bytes=0)
     assert calls == expected
+
+
+def test_compiled_kernels_are_kept_where_the_user_says_or_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLX_PTX_CACHE_DIR", "/mine")
+    device.keep_kernels(Path("/cache/kernels"))
+    assert os.environ["MLX_PTX_CACHE_DIR"] == "/mine"
+    monkeypatch.delenv("MLX_PTX_CACHE_DIR")
+    device.keep_kernels(Path("/cache/kernels"))
+    assert os.environ["MLX_PTX_CACHE_DIR"].startswith("/cache/kernels/0.")
+    monkeypatch.delenv("MLX_PTX_CACHE_DIR")
+
+
+@pytest.mark.parametrize(("cpu", "metal", "expected"), [(True, False, False), (False, True, False), (False, False, True)])
+def test_kernels_are_compiled_on_cuda_alone(calls: dict[str, int], monkeypatch: pytest.MonkeyPatch, cpu: bool, metal: bool, expected: bool) -> None:
+    monkeypatch.setattr(device, "on_cpu", lambda: cpu)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
+    assert device.compiles_kernels() is expected
 
 
 def test_no_limit_is_set_on_the_cpu(calls: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

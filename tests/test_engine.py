@@ -12,6 +12,7 @@ from mlx_lm import load as load_model
 
 from engine_rig import FAMILIES, GREEDY, WAIT_S, Ids, Rig, alone, job, prompt, rig  # noqa: F401  (fixtures)
 from mlx_native_server.config import Settings
+from mlx_native_server.engine import device, kv
 from mlx_native_server.engine.engine import Engine, Loaded
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Piece, Sampling, Started
 
@@ -75,6 +76,19 @@ def test_jobs_wait_while_the_model_loads(rig: Any, alone: Any) -> None:
     engine.loads.set()
     assert engine.answer(ticket) == alone("llama", prompt(3, 20))
     assert engine.engine.health()["status"] == "ok"
+
+
+def test_kernels_are_compiled_before_the_first_request_and_not_by_it(rig: Any, monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(device, "compiles_kernels", lambda: True)
+    monkeypatch.setattr(kv, "warm_up", lambda model, sizes: seen.append((sizes, engine.engine.health()["status"], engine.engine.health()["progress"])))
+    engine = rig(hold=True, prefill_size=300)
+    ticket = engine.engine.submit(job(prompt(1, 20)))
+    engine.loads.set()
+    engine.answer(ticket)
+    ((sizes, status, progress),) = seen
+    assert sizes[0] == 300 and {16, 32, 64} <= set(sizes)
+    assert status == "loading" and progress.startswith("compiling kernels")
 
 
 def test_sampling_with_a_temperature_works_on_the_engines_thread(rig: Any) -> None:

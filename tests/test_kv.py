@@ -41,32 +41,39 @@ def filled(model: Any, tokens: list[int]) -> kv.State:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_a_state_cut_back_goes_on_as_a_cold_one(model: Any, family: str) -> None:
-    state = filled(model(family), TOKENS)
-    assert kv.can_cut(state)
-    kv.cut(state, 80)
+    plain, fixed = kv.parts(filled(model(family), TOKENS), 200)
+    assert fixed is None
+    state = kv.joined(model(family), plain.cut(120), None)
     assert goes_on(model(family), state, [400, 401]) == goes_on(model(family), filled(model(family), TOKENS[:120]), [400, 401])
 
 
 @pytest.mark.parametrize("family", ["gemma3", "gemma4", "qwen3_next", "qwen3_5"])
 def test_every_layer_is_asked_whether_it_can_be_cut(model: Any, family: str) -> None:
     """Gemma's first layer is a rotating one, and Qwen's last is a plain one: no single layer answers for all."""
-    state = filled(model(family), TOKENS)
-    assert not kv.can_cut(state)
+    plain, fixed = kv.parts(filled(model(family), TOKENS), 200)
+    assert plain.layers and fixed.layers
     with pytest.raises(ValueError):
-        kv.cut(state, 80)
+        fixed.shortened(120)
 
 
-def test_a_rotating_state_can_be_cut_until_it_wraps(model: Any) -> None:
-    state = filled(model("gemma3"), TOKENS[:40])
-    kv.cut(state, 10)
-    assert goes_on(model("gemma3"), state, [400]) == goes_on(model("gemma3"), filled(model("gemma3"), TOKENS[:30]), [400])
-
-
-@pytest.mark.parametrize("drop", [-1, 300])
-def test_a_cut_that_makes_no_sense_is_refused(model: Any, drop: int) -> None:
-    """An inconsistent amount must not be accepted silently: the state would be used although it is wrong."""
-    with pytest.raises(ValueError):
-        kv.cut(filled(model("llama"), TOKENS), drop)
+@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
+@pytest.mark.parametrize(("chunks", "place"), [
+    ([40], 1), ([40], 30), ([40], 40),  # before the window is full
+    ([200], 199), ([200], 150), ([200], 40), ([200], 1),
+    ([150, 50], 199), ([150, 50], 151), ([150, 50], 200),
+    ([150, 1, 49], 180), ([199, 1], 200), ([190, 5, 5], 196),
+])
+@pytest.mark.parametrize("next_tokens", [[400], [400, 401], [301] * 90])
+def test_a_window_still_holds_what_each_place_inside_of_the_last_chunk_needs(
+        model: Any, family: str, chunks: list[int], place: int, next_tokens: list[int]) -> None:
+    state, held = kv.new(model(family)), 0
+    for size in chunks:
+        kv.prefill(model(family), state, TOKENS[held:held + size])
+        held += size
+    assert all(kv.is_plain(layer) or kv.is_window(layer) for layer in kv.layers(state))
+    at_place = kv.joined(model(family), kv.plain_part(state, place), kv.fixed_part(state, place, held - place))
+    cold = filled(model(family), TOKENS[:place])
+    assert goes_on(model(family), at_place, next_tokens) == goes_on(model(family), cold, next_tokens)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gemma4", "qwen3_next", "qwen3_5"])

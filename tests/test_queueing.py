@@ -8,7 +8,7 @@ import pytest
 from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece
 from mlx_native_server.engine.queueing import Counters, Door, EngineTicket, Task
-from mlx_native_server.engine.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, choose, chunk_tokens, newer_rate
+from mlx_native_server.engine.scheduling import ALONE_S, BURST_S, SLICE_S, Prompts, choose, chunk_tokens, newer_rate, whole_tiles
 
 
 def task(prompt_tokens: int, arrived_s: float = 0.0, held_tokens: int = 0, session: str = "") -> Task:
@@ -46,6 +46,15 @@ def test_nobody_is_chosen_from_nobody() -> None:
 ])
 def test_a_chunk_is_sized_from_the_measured_rate(rate: float, budget_s: float, largest: int, expected: int) -> None:
     assert chunk_tokens(rate, budget_s, largest) == expected
+
+
+@pytest.mark.parametrize(("held", "size", "rest", "expected"), [
+    (0, 1024, 5000, 1024), (1, 1024, 5000, 1023), (16, 64, 5000, 64),
+    (1, 1024, 1024, 1024),  # the prompt's end is where it is
+    (1, 16, 5000, 15), (9, 16, 5000, 16), (0, 1, 5000, 1),  # nothing is halved for it
+])
+def test_a_chunk_ends_where_attentions_tiles_are_full(held: int, size: int, rest: int, expected: int) -> None:
+    assert whole_tiles(held, size, rest) == expected
 
 
 @pytest.mark.parametrize(("rate", "tokens", "seconds", "expected"), [

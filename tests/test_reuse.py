@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine_rig import WAIT_S, WIDE, Ids, Rig, Talk, alone, job, prompt, rig  # noqa: F401  (fixtures)
+from engine_rig import WAIT_S, WIDE, Rig, Talk, alone, job, prompt, rig  # noqa: F401  (fixtures)
+from mlx_native_server.engine import kv
 from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import Failed, Finished, Job, Piece, Started
 from mlx_native_server.engine.reuse import WORTH_WAITING_TOKENS
@@ -137,84 +138,6 @@ def test_a_cancelled_prefill_is_kept_as_far_as_it_got(rig: Any, alone: Any, fami
     assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone(family, again.tokens, 4)
 
 
-# ── failures and odd ends: the record and what is held agree ─────────────────────────────────────
-
-
-def test_a_failed_or_abandoned_request_leaves_no_state_under_another_prompts_name(rig: Any, alone: Any, monkeypatch: Any) -> None:
-    """Each way to fail after a hit, and then the first prompt again."""
-    class Broken(Ids):
-        def add_token(self, token: int) -> None:
-            raise KeyError(token)
-
-    engine = rig(detokenizer=lambda last: Broken() if last == 555 else Ids())
-    first, other = prompt(1, 200) + prompt(2, 60), prompt(1, 200) + prompt(3, 60)
-    expected = alone("llama", first)
-    assert engine.ask(first) == expected
-    assert isinstance(engine.replies(engine.engine.submit(job(other + [555])))[-1], Failed)  # in its answer
-    assert engine.ask(first) == expected
-    real = type(engine.model).__call__
-
-    def broken(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        real(self, inputs, *args, **kwargs)
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(type(engine.model), "__call__", broken)
-    assert isinstance(engine.replies(engine.engine.submit(job(other)))[-1], Failed)  # in its prefill, which was written
-    monkeypatch.setattr(type(engine.model), "__call__", real)
-    assert engine.ask(first) == expected
-    ticket = engine.engine.submit(job(other, max_tokens=100_000))
-    while not isinstance(ticket.get(WAIT_S), Piece):
-        pass
-    ticket.cancel()  # by a client that left
-    engine.replies(ticket)
-    assert engine.ask(first) == expected
-    assert engine.ask(other) == alone("llama", other)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_5"])
-@pytest.mark.parametrize("where", ["answer", "batch", "prefill"])
-def test_a_job_that_fails_keeps_what_was_computed_of_its_prompt(rig: Any, alone: Any, monkeypatch: Any, family: str, where: str) -> None:
-    class Broken(Ids):
-        def add_token(self, token: int) -> None:
-            raise KeyError(token)
-
-    engine = rig(family, detokenizer=lambda last: Broken() if last == 555 and where == "answer" else Ids(), prefill_size=64)
-    tokens = prompt(1, 260) + [555]
-    engine.ask(prompt(9, 5), 1)
-    real, reads = type(engine.model).__call__, []
-
-    def broken(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        logits = real(self, inputs, *args, **kwargs)
-        reads.append(inputs.shape[1])
-        if where == "prefill" and reads.count(64) == 3 or where == "batch" and inputs.shape[1] == 1 and sum(reads) > 262:
-            raise ValueError("it does not work")
-        return logits
-
-    with monkeypatch.context() as patched:
-        if where != "answer":
-            patched.setattr(type(engine.model), "__call__", broken)
-        assert isinstance(engine.replies(engine.engine.submit(job(tokens, checkpoints=(100, 250))))[-1], Failed)
-    again = job(tokens + [400], checkpoints=(100, 250))
-    replies = engine.replies(engine.engine.submit(again))
-    assert replies[0].reused_tokens >= 100
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone(family, again.tokens)
-
-
-def test_a_stop_at_position_0_after_a_hit_keeps_what_is_held(rig: Any, alone: Any) -> None:
-    """The handler cancels at the first text: there is nothing wrong with the cache then."""
-    engine = rig()
-    tokens = prompt(1, 300)
-    engine.ask(tokens)
-    ticket = engine.engine.submit(job(tokens + [400], max_tokens=100_000))
-    while not isinstance(ticket.get(WAIT_S), Piece):
-        pass
-    ticket.cancel()
-    engine.replies(ticket)
-    replies = engine.replies(engine.engine.submit(job(tokens + [400, 401])))
-    assert replies[0] == Started(301, 1)
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone("llama", tokens + [400, 401])
-
-
 def test_a_retry_with_a_longer_prompt_prefills_what_it_adds(rig: Any) -> None:
     engine = rig()
     tokens = prompt(1, 300)
@@ -308,3 +231,23 @@ def test_why_it_missed_is_logged_and_counted(rig: Any, caplog: Any) -> None:
     assert "reused=150 prefilled=60" in lines[1] and lines[1].endswith("from=memory miss=messages_changed@150")
     cache = engine.engine.health()["prompt_cache"]
     assert cache["reasons"] == {"cold": 1, "messages_changed": 1} and cache["entries"] == 2 and cache["bytes"] > 0
+
+
+@pytest.mark.parametrize(("family", "chunks"), [("llama", [259]), ("gemma3", [259]), ("gemma4", [259]), ("qwen3_5", [100, 150, 9])])
+def test_only_recurrent_layers_make_the_prefill_stop_at_a_place_to_keep(rig: Any, monkeypatch: Any, family: str, chunks: list[int]) -> None:
+    """And hardly beyond what is kept already no further place is."""
+    engine, real, read = rig(family, prefill_size=1024), kv.prefill, []
+    engine.ask(prompt(7, 40), 1)
+    engine.engine._prompts.rate = 1e6
+
+    def counted(model: Any, state: Any, tokens: Any) -> None:
+        read.append(len(tokens))
+        real(model, state, tokens)
+
+    monkeypatch.setattr(kv, "prefill", counted)
+    tokens = prompt(1, 260)
+    engine.ask(tokens, 1, checkpoints=(5, 100, 250))
+    assert read == chunks
+    longer = tokens[:250] + prompt(2, 100)
+    assert engine.replies(engine.engine.submit(job(longer, 1, checkpoints=(5, 100, 260, 340))))[0].reused_tokens == 250
+    assert read[len(chunks):] == ([90, 9] if family == "qwen3_5" else [99])

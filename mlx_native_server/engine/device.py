@@ -5,6 +5,9 @@ Only the engine's thread changes anything here; `figures_gb` may be called from 
 from __future__ import annotations
 
 import logging
+import os
+from importlib.metadata import version
+from pathlib import Path
 
 import mlx.core as mx
 
@@ -16,6 +19,16 @@ logger = logging.getLogger(__name__)
 def on_cpu() -> bool:
     """Whether MLX computes on the CPU, where the limits below mean nothing."""
     return mx.default_device() == mx.Device(mx.cpu)
+
+
+def compiles_kernels() -> bool:
+    """Whether MLX compiles kernels when they are first used: on CUDA, up to a minute for each."""
+    return not on_cpu() and not mx.metal.is_available()
+
+
+def keep_kernels(folder: Path) -> None:
+    """Have compiled kernels kept in `folder` and not among temporary files, unless the environment says where. Before the first use of MLX."""
+    os.environ.setdefault("MLX_PTX_CACHE_DIR", str(folder / version("mlx")))
 
 
 def limit_bytes() -> int:

@@ -36,6 +36,10 @@ Progress = Callable[[str], None]
 SAVE_S = 0.6
 """How long the end may take for what is still to be written to disk; most was written when it had been idle."""
 
+KERNEL_SIZES = (64, 32, 16, 8, 2)
+"""Tokens at once for which CUDA has kernels of their own."""
+COMPILING = "compiling kernels for this GPU (minutes the first time; they are kept)"
+
 
 class Engine:
     """The owner of MLX. `load` runs on the engine's thread; `on_failure` is called there when the engine is lost.
@@ -124,6 +128,10 @@ class Engine:
         device.set_limits(settings.cache_limit_gb, self._wired_limit_gb, weights_bytes, budget_bytes)
         decoder = Decoder(loaded.model, loaded.stop_ids, settings.kv_bits, settings.kv_quant_start)
         self._kv_bits = decoder.kv_bits
+        if device.compiles_kernels():
+            self._progress = COMPILING
+            logger.info(COMPILING)
+            kv.warm_up(loaded.model, (settings.prefill_size, *KERNEL_SIZES))
         space = Space(Plan(self._limit_bytes or device.limit_bytes(), measured(loaded.model, decoder.kv_bits, weights_bytes)), self._reuse.cache)
         self._window_tokens = space.window_tokens
         self._loop = Loop(loaded, self._door, self._prompts, self._reuse, decoder, space, self.counters)

@@ -1,7 +1,7 @@
 """KV states: what a model has computed for the tokens it has read, one list of layer caches per conversation.
 
-Everything that depends on the kinds of mlx-lm's layer caches is here: making a state, prefilling it, asking
-whether it can be cut back (every layer is asked, never the first one alone), its parts (`Plain`, `Fixed`), its size,
+Everything that depends on the kinds of mlx-lm's layer caches is here: making a state, prefilling it, its two parts, of
+which one can be cut back (`Plain`) and the other not (`Fixed`; every layer is asked, never the first one alone), its size,
 and whether it can be quantized. What to keep and what to reuse is policy, and not here.
 """
 from __future__ import annotations
@@ -14,9 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.generate import maybe_quantize_kv_cache
-from mlx_lm.models.cache import (
-    ArraysCache, CacheList, KVCache, QuantizedKVCache, RotatingKVCache, can_trim_prompt_cache, make_prompt_cache,
-    trim_prompt_cache)
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
 
 State = list[Any]
 """One layer cache of mlx-lm per layer that has one."""
@@ -38,6 +36,12 @@ def prefill(model: nn.Module, state: State, tokens: Sequence[int]) -> None:
     """Read `tokens` into `state` (in place, evaluated). One call is one chunk: it cannot be interrupted."""
     model(mx.array(tokens)[None], cache=state)
     mx.eval([layer.state for layer in state])
+
+
+def warm_up(model: nn.Module, sizes: Sequence[int]) -> None:
+    """Prefill prompts of these sizes for nothing: CUDA compiles its kernels for a range of sizes at their first use."""
+    for size in sizes:
+        prefill(model, new(model), [0] * size)
 
 
 def can_read_together(states: Sequence[State]) -> bool:
@@ -68,19 +72,6 @@ def prefill_together(model: nn.Module, states: Sequence[State], prompts: Sequenc
 def quantize(state: State, bits: int, start_tokens: int) -> None:
     """Quantize (in place) the layers that hold `start_tokens` tokens or more."""
     maybe_quantize_kv_cache(state, start_tokens, GROUP_SIZE, bits)
-
-
-def can_cut(state: State) -> bool:
-    """Whether every layer can be cut back to an earlier length."""
-    return can_trim_prompt_cache(state)
-
-
-def cut(state: State, drop_tokens: int) -> None:
-    """Drop the last `drop_tokens` tokens (in place). Raises ValueError where a layer cannot."""
-    if drop_tokens == 0:
-        return
-    if drop_tokens < 0 or trim_prompt_cache(state, drop_tokens) != drop_tokens:
-        raise ValueError(f"a state cannot be cut back by {drop_tokens} tokens")
 
 
 def handles(state: State) -> State:
@@ -120,6 +111,11 @@ def is_plain(layer: Any) -> bool:
     return type(layer) in PLAIN
 
 
+def is_window(layer: Any) -> bool:
+    """Whether a layer still holds, after a chunk, what each place inside of that chunk needs: a window of the last tokens."""
+    return type(layer) is RotatingKVCache and not layer.keep
+
+
 class Plain:
     """The layers that can be cut back, for `tokens` tokens; no other state has their memory. `saved`: it has a file."""
 
@@ -156,9 +152,13 @@ def plain_part(state: State, tokens: int) -> Plain:
     return Plain(_evaluated([_shorter(layer, tokens) for layer in layers(state) if is_plain(layer)]), tokens)
 
 
-def fixed_part(state: State, tokens: int) -> Fixed:
-    """A copy of a state's other layers, rotating ones cut to their window. The state holds `tokens` tokens."""
-    return Fixed(_evaluated([_kept(layer) for layer in layers(state) if not is_plain(layer)]), tokens)
+def fixed_part(state: State, tokens: int, beyond: int = 0) -> Fixed:
+    """A copy of a state's other layers as they are for `tokens` tokens, rotating ones cut to their window.
+
+    The state holds so many tokens and `beyond` more. There may be more only where all these layers are windows (`is_window`)
+    and those tokens came in one chunk, in which one at least was before them.
+    """
+    return Fixed(_evaluated([_kept(layer, beyond) for layer in layers(state) if not is_plain(layer)]), tokens)
 
 
 def parts(state: State, tokens: int) -> tuple[Plain | None, Fixed | None]:
@@ -202,7 +202,7 @@ def _copied(layer: Any) -> Any:
     return _handle(layer) if type(layer) in KNOWN else copy.deepcopy(layer)
 
 
-def _kept(layer: Any) -> Any:
+def _kept(layer: Any, beyond: int) -> Any:
     twin = _copied(layer)
     if type(layer) not in KNOWN:
         return twin
@@ -211,8 +211,9 @@ def _kept(layer: Any) -> Any:
     elif not layer.empty():
         keys, values, offset, keep, window, index = layer.state
         in_order = index == keys.shape[2] and not keep  # else it is a ring, which is no longer than its window
-        first = max(0, index - window) if in_order else 0
-        twin.state = (mx.contiguous(keys[..., first:, :]), mx.contiguous(values[..., first:, :]), offset, keep, window, index - first)
+        end = index - beyond if in_order else keys.shape[2]
+        first = max(0, end - window) if in_order else 0
+        twin.state = (*(mx.contiguous(array[..., first:end, :]) for array in (keys, values)), offset - beyond, keep, window, index - beyond - first)
     return twin
 
 

@@ -19,7 +19,7 @@ from .memory import gb
 from ..protocol import ApiError, Failed, Finished, Piece, overloaded
 from .queueing import Counters, Door, Task
 from .reuse import Reuse
-from .scheduling import SETTLED_S, SHORT_TOKENS, TOGETHER, Prompts
+from .scheduling import SETTLED_S, SHORT_TOKENS, TOGETHER, Prompts, whole_tiles
 from .space import Space
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,8 @@ class Loop:
         if 0 < size_tokens == task.prefill_tokens <= SHORT_TOKENS and len(rows := self._short_ones(task)) > 1:
             self._prefill_together(rows)
             return
-        size_tokens = self._space.chunk_tokens(task, self._reuse.chunk_tokens(task, size_tokens))
+        size_tokens = self._reuse.chunk_tokens(task, whole_tiles(task.held_tokens, size_tokens, task.prefill_tokens))
+        size_tokens = self._space.chunk_tokens(task, size_tokens)
         if size_tokens:
             begun_s, before_bytes = time.perf_counter(), device.active_bytes()
             kv.prefill(self._loaded.model, task.state, task.job.tokens[task.held_tokens:task.held_tokens + size_tokens])
@@ -135,7 +136,7 @@ class Loop:
             task.held_tokens += size_tokens
             self._prompts.took(task, size_tokens, time.perf_counter() - begun_s)
             self._space.took(size_tokens, task.held_tokens - size_tokens, before_bytes, self._note_peak())
-            self._reuse.advanced(task)
+            self._reuse.advanced(task, size_tokens)
             device.release()  # a growing cache leaves buffers of sizes that are never asked for again
         if not task.prefill_tokens:
             self._hand_over([task])
@@ -163,7 +164,7 @@ class Loop:
             self._note_peak()
             for row, prompt in zip(rows, prompts):
                 row.held_tokens += len(prompt)
-                self._reuse.advanced(row)
+                self._reuse.advanced(row, len(prompt))
             self._hand_over(rows)
         device.release()
 

@@ -46,7 +46,8 @@ class Reuse:
 
     def __init__(self, model: nn.Module, budget_bytes: int):
         plain, others = (any(kv.is_plain(layer) is kind for layer in kv.layers(kv.new(model))) for kind in (True, False))
-        self._model, self._stops = model, others
+        self._model, self._has_places = model, others
+        self._stops = any(not kv.is_plain(layer) and not kv.is_window(layer) for layer in kv.layers(kv.new(model)))
         self.cache = Cache(budget_bytes, has_plain=plain, has_fixed=others)
         self.archive: Archive | None = None
 
@@ -88,7 +89,7 @@ class Reuse:
         if other.uid not in task.shared_tokens:
             task.shared_tokens[other.uid] = min(common_tokens(task.packed, other.packed), len(task.job.tokens) - 1, len(other.job.tokens) - 1)
         shared = task.shared_tokens[other.uid]
-        if self._stops:
+        if self._has_places:
             shared = max((end for end in other.marks if end <= shared), default=0)
         return shared if shared > other.held_tokens else 0
 
@@ -105,10 +106,11 @@ class Reuse:
             match = replace(match, reason=MODEL_CHANGED)
         if most_tokens is not None and match.tokens > most_tokens:
             match = self.cache.match(task.packed[:(most_tokens + 1) * BYTES_PER_TOKEN], task.marks, session)
-        if self._stops and match.agreed - match.tokens >= WORTH_WAITING_TOKENS and match.agreed < len(task.job.tokens):
+        if self._has_places and match.agreed - match.tokens >= WORTH_WAITING_TOKENS and match.agreed < len(task.job.tokens):
             task.marks[match.agreed] = USER  # sequences part here, and the next one may part here too
         task.live, task.fetch = Live(), None
         self.cache.begin(task.packed, match, task.live, session)
+        join_near(task.marks, match.tokens)
         plain = match.plain
         if plain is not None:
             plain = plain.cut(match.tokens) if match.taken else plain.shortened(match.tokens)
@@ -120,16 +122,17 @@ class Reuse:
         return Started(match.tokens, len(task.job.tokens) - match.tokens)
 
     def chunk_tokens(self, task: Task, size_tokens: int) -> int:
-        """`size_tokens`, or less where a place to keep comes first."""
+        """`size_tokens`, or less where a place to keep comes first that cannot be had afterwards."""
         ends = [end for end in task.marks if end > task.held_tokens] if self._stops else []
         return min([size_tokens, task.prefill_tokens, *(end - task.held_tokens for end in ends)])
 
-    def advanced(self, task: Task) -> None:
-        """A chunk was computed: record how far the state goes, and keep what a later prompt may branch off from."""
+    def advanced(self, task: Task, tokens: int) -> None:
+        """A chunk of `tokens` was computed: record how far the state goes, and keep what a later prompt may branch off from."""
         session, held = owner(task.job.client), task.held_tokens
         self.cache.reach(task.live, task.packed, held)
-        if self._stops and held in task.marks:
-            self.cache.mark(task.packed, held, task.marks[held], kv.fixed_part(task.state, held), session)
+        for end in sorted(task.marks) if self._has_places else ():
+            if held - tokens < end <= held:
+                self.cache.mark(task.packed, end, task.marks[end], kv.fixed_part(task.state, end, held - end), session)
 
     def commit(self, task: Task, state: kv.State, length: int) -> None:
         """The request ended in order, with a state of the first `length` tokens of its prompt and answer."""
@@ -140,7 +143,7 @@ class Reuse:
             self.drop(task)
             return
         plain, fixed = kv.parts(state, length)
-        continued = task.reused_tokens > min(task.marks, default=0)
+        continued = task.reused_tokens > next((end for end, mark in task.marks.items() if mark == SYSTEM), 0)
         self.cache.commit(task.live, tokens, plain, fixed, task.marks, owner(task.job.client), continued)
         task.live = None
         if self.archive:
@@ -162,7 +165,7 @@ class Reuse:
             return
         nodes, _ = self.cache.tree.path(task.packed[:task.held_tokens * BYTES_PER_TOKEN])
         places = [(node.end_tokens, node.mark, node.fixed) for node in nodes if node.fixed and node.end_tokens <= task.held_tokens]
-        length = max((end for end, _, _ in places), default=0) if self._stops else task.held_tokens
+        length = max((end for end, _, _ in places), default=0) if self._has_places else task.held_tokens
         if not length or not self.cache.has_plain:
             return
         try:
@@ -203,3 +206,11 @@ def marks(job: Job) -> dict[int, int]:
     if last > 0 and last - max(ends, default=0) > NEAR_TOKENS:
         found[last] = TURN
     return found
+
+
+def join_near(marks: dict[int, int], start: int) -> None:
+    """A place hardly beyond `start`, where a kept state begins, is not worth another one: it becomes that place (in place)."""
+    for end in [end for end, mark in marks.items() if start < end < start + NEAR_TOKENS and (mark < SYSTEM or not start)]:
+        mark = marks.pop(end)
+        if start:
+            marks[start] = max(mark, marks.get(start, 0))

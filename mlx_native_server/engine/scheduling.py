@@ -21,6 +21,7 @@ SETTLED_S = 1.0
 MIN_CHUNK_TOKENS = 16
 FIRST_CHUNK_TOKENS = 64
 """The chunk while nothing is known of the speed."""
+TILE_TOKENS = 16
 SHORT_TOKENS = 128
 """Prompts with so few tokens to prefill may be read several at once: each alone would leave the processor waiting for memory."""
 TOGETHER = 8
@@ -49,6 +50,15 @@ def chunk_tokens(rate: float, budget_s: float, largest: int) -> int:
     """
     wanted = int(rate * budget_s) if rate else FIRST_CHUNK_TOKENS
     return min(largest, max(MIN_CHUNK_TOKENS, wanted))
+
+
+def whole_tiles(held_tokens: int, size: int, rest: int) -> int:
+    """A chunk of about `size` of the `rest` tokens, behind `held_tokens`, that ends where attention's tiles are full.
+
+    On an H200 a chunk of 1,024 behind 20,000 tokens took a fifth longer where the sum was odd.
+    """
+    over = (held_tokens + size) % TILE_TOKENS
+    return size - over if size < rest and over < size / 2 else size
 
 
 def newer_rate(rate: float, tokens: int, seconds: float) -> float:
