@@ -108,7 +108,7 @@ class Settings:
     max_tokens: int = _setting("MLX_MAX_TOKENS", 8192, whole(1), "answer length for requests without max_tokens")
     max_running: int = _setting("MLX_MAX_RUNNING", 16, whole(1), "requests that generate at once")
     max_waiting: int = _setting("MLX_MAX_WAITING", 64, whole(0), "requests that may wait; one more gets a 529")
-    prefill_size: int = _setting("MLX_PREFILL_SIZE", 512, whole(1), "prompt tokens per prefill chunk")
+    prefill_size: int = _setting("MLX_PREFILL_SIZE", 768, whole(1), "most prompt tokens per prefill chunk")
     cache_limit_gb: float = _setting("MLX_CACHE_LIMIT_GB", 3.0, GIGABYTES, "cap of MLX's free-buffer cache; 0 is no cap")
     prompt_cache_gb: float | None = _setting("MLX_PROMPT_CACHE_GB", None, GIGABYTES_OR_AUTO, "memory for kept prompts; 0 keeps none")
     cache_dir: str = _setting("MLX_CACHE_DIR", "", TEXT, "folder for prompts kept on disk; unset is the user's cache directory")

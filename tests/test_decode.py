@@ -88,3 +88,10 @@ def test_one_sampler_serves_all_rows_with_the_same_parameters(llama: Any) -> Non
     """A batch of different sampler objects samples row by row."""
     decoder = Decoder(llama, frozenset(), 0, 0)
     assert decoder._sampler(Sampling(0.7, 0.9, 5)) is decoder._sampler(Sampling(0.7, 0.9, 5))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_5"])
+def test_a_warm_up_leaves_nothing_behind(tiny_model: Callable[..., Path], family: str) -> None:
+    decoder = Decoder(load_model(str(tiny_model(family)))[0], frozenset(), 0, 0)
+    decoder.warm_up()
+    assert len(decoder) == 0 and not list(decoder.groups())

@@ -7,14 +7,15 @@ lives longer than that. A state is read when a prompt has more in common with it
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 from . import disk, kv_files
 from .cache import SYSTEM, TURN, USER, Cache
 from ..config import Settings
-from .disk import FIXED, PLAIN, WORTH_TOKENS, Entry, Shelf
+from .disk import FIXED, PLAIN, WORTH_TOKENS, Entry, Fetch, Shelf
 from .disk_writer import Saving, Writer
 from .kv import Fixed, Plain
 from .prefix_tree import BYTES_PER_TOKEN, Node
@@ -53,35 +54,54 @@ class Archive:
         self._cache, self._shelf, self._writer = cache, shelf, writer
         self._systems: set[int] = set()
         self._look_s, self._refused = 0.0, False
+        self._reading: Callable[[], Fetch | None] = lambda: None
         cache.on_evicted = self._evicted
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
     def look_up(self, task: Task, more_than: int) -> None:
-        """Have the files checked that have more of a new task's prompt than the memory's so many tokens."""
+        """Have the files read and checked that have more of a new task's prompt than the memory's so many tokens."""
         task.fetch = self._shelf.find(task.packed, more_than)
+        if task.fetch and not self._reading():  # one at a time: nobody has promised memory for more
+            self._reading = weakref.ref(task.fetch)
+            self._read(task.fetch)
 
     def is_elsewhere(self, task: Task) -> bool:
         """Whether another model's files have the beginning of this prompt."""
         return self._shelf.is_elsewhere(task.packed)
 
-    def restore(self, task: Task) -> bool:
-        """Bring what was found for a task into the cache; False where that did not work."""
-        fetch, parts = task.fetch, {}
-        if not fetch.is_right:
-            return False
+    def _read(self, fetch: Fetch) -> bool:
+        """Begin to read a fetch's files, where there is room for them."""
         room_bytes = sum(entry.nbytes for entry in fetch.entries.values())
         if room_bytes > self._cache.budget_bytes:
             return False
         self._cache.fit(room_bytes)
         for name, entry in fetch.entries.items():
             try:
-                parts[name] = kv_files.load(entry.path, entry.header.facts["layers"], entry.tokens, name == PLAIN)
+                if entry.path.stat().st_size != entry.nbytes:
+                    raise Damaged(f"{entry.path.name} has another size")
+                fetch.parts[name] = kv_files.load(entry.path, entry.header.facts["layers"], entry.tokens, name == PLAIN)
             except (Damaged, KeyError, OSError, RuntimeError) as error:
-                self._shelf.discard(entry, str(error))
-                return False
-        plain = self._fitting(parts.get(PLAIN), fetch.tokens)
-        self._cache.insert(task.packed[:fetch.tokens * BYTES_PER_TOKEN], plain, _saved(parts.get(FIXED)), self._mark(task), owner(task.job.client))
+                return self._discard(fetch, entry, error)
+        return True
+
+    def _discard(self, fetch: Fetch, entry: Entry, error: Exception) -> bool:
+        self._shelf.discard(entry, str(error))
+        fetch.parts, fetch.is_right = {}, False
+        return False
+
+    def restore(self, task: Task) -> bool:
+        """Bring what was found for a task into the cache; False where that did not work."""
+        fetch = task.fetch
+        if not fetch.is_right or not (fetch.parts or self._read(fetch)):
+            return False
+        for name, entry in fetch.entries.items():
+            try:
+                kv_files.finish(fetch.parts[name])
+            except RuntimeError as error:
+                return self._discard(fetch, entry, error)
+        plain = self._fitting(fetch.parts.get(PLAIN), fetch.tokens)
+        self._cache.insert(task.packed[:fetch.tokens * BYTES_PER_TOKEN], plain, _saved(fetch.parts.get(FIXED)), self._mark(task), owner(task.job.client))
         self._shelf.read += 1
         return True
 

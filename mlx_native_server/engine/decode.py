@@ -26,6 +26,9 @@ PADDING_SHARE = 0.25
 """Padding that a batch may hold, as a part of its rows' tokens, plus `PADDING_TOKENS`."""
 PADDING_TOKENS = 1024
 
+WARM_UP_ROWS = 8
+WARM_UP_SAMPLING = (Sampling(0.0), Sampling(0.7, 0.9, 40))
+
 
 @dataclass(frozen=True)
 class Start:
@@ -160,6 +163,17 @@ class Decoder:
             tokens=[list(start.tokens[:-1]) for start in starts], samplers=samplers, logits_processors=[() for _ in starts],
             stop_sequences=[self._stops for _ in starts], max_tokens=[start.max_tokens for start in starts])
         return [Batch(prompts.generate([list(start.tokens[-1:]) for start in starts]))]
+
+    def warm_up(self) -> None:
+        """Let rows come and go for nothing: CUDA compiles its kernels at their first use."""
+        for row in range(WARM_UP_ROWS):
+            state, tokens = kv.new(self._model), [0] * (20 + 4 * row)
+            kv.prefill(self._model, state, tokens[:-1])
+            for group in self.prepare([Start(-1 - row, tokens, state, WARM_UP_ROWS + row, WARM_UP_SAMPLING[row % len(WARM_UP_SAMPLING)])]):
+                self.join(group)
+        while len(self):
+            for group in self.groups():
+                group.step()
 
     def join(self, group: Group) -> None:
         """Let prepared rows decode beside the others, in the batch where they cost the least padding."""

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import state_file
 from .prefix_tree import BYTES_PER_TOKEN, Node, PrefixTree
@@ -78,10 +79,14 @@ class Entry:
 
 @dataclass(eq=False)
 class Fetch:
-    """Files from which a prompt's first `tokens` tokens can be restored, being checked: usable once `done` and `is_right`."""
+    """Files from which a prompt's first `tokens` tokens can be restored, being checked: usable once `done` and `is_right`.
+
+    `parts`: what `kv_files` reads of them meanwhile.
+    """
 
     tokens: int
     entries: dict[str, Entry]
+    parts: dict[str, Any] = field(default_factory=dict)
     left: int = 0
     is_right: bool = True
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -132,6 +132,7 @@ class Engine:
             self._progress = COMPILING
             logger.info(COMPILING)
             kv.warm_up(loaded.model, (settings.prefill_size, *KERNEL_SIZES))
+            decoder.warm_up()
         space = Space(Plan(self._limit_bytes or device.limit_bytes(), measured(loaded.model, decoder.kv_bits, weights_bytes)), self._reuse.cache)
         self._window_tokens = space.window_tokens
         self._loop = Loop(loaded, self._door, self._prompts, self._reuse, decoder, space, self.counters)

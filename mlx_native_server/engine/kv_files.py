@@ -2,7 +2,7 @@
 
 A part's layers are described by the attributes of their caches, arrays by number; a plain part can be written as a
 shorter one without copying it. The engine's thread prepares the memory, and from then on writing it needs no MLX;
-reading back is lazy in MLX and is evaluated here, on the engine's thread. Kinds of caches that are not known have no files.
+reading back is begun and ended here, on the engine's thread, which goes on meanwhile. Kinds of caches that are not known have no files.
 """
 from __future__ import annotations
 
@@ -69,14 +69,22 @@ def _tensor(name: str, array: mx.array, memory: memoryview, tokens: int | None) 
 
 
 def load(path: Path, layers: str, tokens: int, is_plain: bool) -> Plain | Fixed:
-    """A part of `tokens` tokens from its file and its description there. Raises `Damaged`, OSError, RuntimeError."""
-    arrays = mx.load(str(path))
+    """A part of `tokens` tokens from its file and its description there, being read; `finish` waits for it.
+
+    Raises `Damaged`, OSError, RuntimeError.
+    """
+    arrays = mx.load(str(path), stream=mx.cpu)  # beside the device's work, and four times as quick as on CUDA's stream
     try:
         made = [_made(description, arrays, tokens if is_plain else None) for description in json.loads(layers)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"{path.name} does not describe its layers") from error
-    mx.eval(list(_arrays(made)))
+    mx.async_eval(list(_arrays(made)))
     return Plain(made, tokens) if is_plain else Fixed(made, tokens)
+
+
+def finish(part: Plain | Fixed) -> None:
+    """Wait until a part is read. Raises RuntimeError."""
+    mx.eval(list(_arrays(part.layers)))
 
 
 def _made(description: dict[str, Any], arrays: dict[str, mx.array], tokens: int | None) -> Any:
