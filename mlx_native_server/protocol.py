@@ -240,7 +240,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Job:
-    """Token ids in, text pieces out. `max_tokens` 0 only prefills. `checkpoints`: see `Encoded`."""
+    """Token ids in, text pieces out. `max_tokens` 0 only prefills. `checkpoints`: see `Encoded`.
+
+    `offers`: the names of the tools in the prompt, to tell why it is not the one before.
+    """
 
     id: str
     tokens: list[int]
@@ -248,6 +251,7 @@ class Job:
     sampling: Sampling = Sampling()
     client: Client = Client()
     checkpoints: tuple[int, ...] = ()
+    offers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

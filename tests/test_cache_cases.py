@@ -154,7 +154,7 @@ def test_a_longer_list_of_tools_is_reused_up_to_the_first_new_one(serve: Any, fa
     answer = server.ask(wanted)
     assert answer["content"] == cold.ask(wanted)["content"]
     assert reused(answer) <= agree(server.tokens(body([user("hello")], tools=TOOLS[:2])), server.tokens(wanted))
-    assert server.engine.health()["prompt_cache"]["reasons"].keys() <= {"cold", "system_changed", "messages_changed", "untrimmable"}
+    assert server.engine.health()["prompt_cache"]["reasons"].keys() <= {"cold", "tools_changed", "untrimmable"}
 
 
 def test_another_system_prompt_reuses_what_the_template_begins_with_alone(serve: Any) -> None:

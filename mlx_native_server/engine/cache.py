@@ -24,7 +24,7 @@ REMEMBERED = 4096
 """How many evicted places are remembered, to tell an eviction from a prompt that is new."""
 
 HIT, COLD, EVICTED, UNTRIMMABLE = "hit", "cold", "evicted", "untrimmable"
-SYSTEM_CHANGED, MESSAGES_CHANGED, MODEL_CHANGED = "system_changed", "messages_changed", "model_changed"
+SYSTEM_CHANGED, TOOLS_CHANGED, MESSAGES_CHANGED, MODEL_CHANGED = "system_changed", "tools_changed", "messages_changed", "model_changed"
 
 
 @dataclass(frozen=True)

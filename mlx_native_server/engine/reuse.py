@@ -15,7 +15,8 @@ import mlx.nn as nn
 
 from . import kv
 from .archive import Archive, owner
-from .cache import COLD, HIT, MODEL_CHANGED, NEAR_TOKENS, SYSTEM, TURN, USER, Cache
+from .cache import (
+    COLD, HIT, MESSAGES_CHANGED, MODEL_CHANGED, NEAR_TOKENS, REMEMBERED, SYSTEM, SYSTEM_CHANGED, TOOLS_CHANGED, TURN, USER, Cache)
 from .disk import Shelf
 from .disk_writer import Writer
 from .prefix_tree import BYTES_PER_TOKEN, common_tokens, pack
@@ -50,6 +51,7 @@ class Reuse:
         self._stops = any(not kv.is_plain(layer) and not kv.is_window(layer) for layer in kv.layers(kv.new(model)))
         self.cache = Cache(budget_bytes, has_plain=plain, has_fixed=others)
         self.archive: Archive | None = None
+        self._offers: dict[str, tuple[str, ...]] = {}
 
     def open_archive(self, folder: Path, limit_bytes: int, on_ready: Callable[[], None]) -> None:
         """Keep states in `folder` too. `on_ready`: called on another thread when `should_wait` may have changed."""
@@ -104,6 +106,9 @@ class Reuse:
             match = self.cache.match(task.packed, task.marks, session)
         elif self.archive and match.reason == COLD and self.archive.is_elsewhere(task):
             match = replace(match, reason=MODEL_CHANGED)
+        elif match.reason in (SYSTEM_CHANGED, MESSAGES_CHANGED) and self._offers.get(session, task.job.offers) != task.job.offers:
+            match = replace(match, reason=TOOLS_CHANGED)
+        self._note_offers(session, task.job.offers)
         if most_tokens is not None and match.tokens > most_tokens:
             match = self.cache.match(task.packed[:(most_tokens + 1) * BYTES_PER_TOKEN], task.marks, session)
         if self._has_places and match.agreed - match.tokens >= WORTH_WAITING_TOKENS and match.agreed < len(task.job.tokens):
@@ -120,6 +125,12 @@ class Reuse:
         task.source = "" if not match.tokens else "running" if isinstance(match.plain, Live) else "disk" if restored else "memory"
         task.miss = "" if match.reason == HIT else f"{match.reason}@{match.agreed}"
         return Started(match.tokens, len(task.job.tokens) - match.tokens)
+
+    def _note_offers(self, session: str, offers: tuple[str, ...]) -> None:
+        self._offers.pop(session, None)
+        self._offers[session] = offers
+        while len(self._offers) > REMEMBERED:
+            del self._offers[next(iter(self._offers))]
 
     def chunk_tokens(self, task: Task, size_tokens: int) -> int:
         """`size_tokens`, or less where a place to keep comes first that cannot be had afterwards."""

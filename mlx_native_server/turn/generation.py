@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from ..prompt.conversion import offered_tools
 from ..protocol import ApiError, Failed, Finished, Job, Piece, Reply, Started, Submit, Ticket
 from .turn import Turn
 
@@ -75,6 +76,7 @@ class Generation:
     def _queue(self, tokens: list[int], max_tokens: int) -> Ticket:
         turn, number = self._turn, self._jobs + 1
         name = turn.id if number == 1 else f"{turn.id}.{number}"
-        ticket = self._submit(Job(name, tokens, max_tokens, turn.sampling, turn.request.client, turn.encoded.checkpoints))
+        offers = tuple(tool.name for tool in offered_tools(turn.request))
+        ticket = self._submit(Job(name, tokens, max_tokens, turn.sampling, turn.request.client, turn.encoded.checkpoints, offers))
         self._jobs = number
         return ticket
