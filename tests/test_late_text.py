@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_native_server.prompt.late_text import PLAN_END, UNKNOWN_CHARS, slim_reminder, slim_system
+from mlx_native_server.prompt.late_text import EVENT, PLAN_END, PLAN_END_ALONE, PLAN_STEPS, UNKNOWN_CHARS, slim_reminder, slim_system
 
 ALL = {"Agent", "Skill", "ToolSearch"}
 
@@ -25,7 +25,7 @@ SYSTEM = {
     "deferred tools: their names": (DEFERRED, 'More tools, by name only. To use one, first load it: ToolSearch with query "select:NAME". Their names: CronList, mcp__a-b__c'),
     "agents: a line each": (AGENTS, "Agent types for the Agent tool:\n- Explore: Looks for things. Not for reviews.\n- x: Y"),
     "skills: a line each": (SKILLS, "Skills for the Skill tool:\n- deploy: Puts it on the server. Use it when asked to.\n- a:b: C"),
-    "plan mode: the rule and the file": (PLAN, f"Plan mode is active. Do not edit.\n\n## Plan File Info:\nIt is /home/u/plan.md.\n\n{PLAN_END}"),
+    "plan mode: the rule and the file": (PLAN, f"Plan mode is active. Do not edit.\n\n## Plan File Info:\nIt is /home/u/plan.md.\n\n{PLAN_STEPS}{PLAN_END_ALONE}"),
     "plan mode without steps": ("Plan mode is active. Do not edit.", "Plan mode is active. Do not edit."),
     "the model's name": ("You are powered by the best.", ""),
     "a date": ("Today's date is 2026-12-01.", "Today's date is 2026-12-01."),
@@ -46,6 +46,10 @@ def test_a_section_alone_and_between_others(text: str, slim: str) -> None:
 
 def test_lists_are_for_those_who_can_use_them() -> None:
     assert slim_system("\n\n".join((DEFERRED, AGENTS, SKILLS, "Today's date is x.")), {"Bash"}) == "Today's date is x."
+
+
+def test_a_plan_ends_with_the_tool_for_it_where_there_is_one() -> None:
+    assert slim_system(PLAN, ALL | {"ExitPlanMode"}).endswith(f"\n\n{PLAN_STEPS}{PLAN_END}")
 
 
 def test_every_name_of_a_long_list_stays() -> None:
@@ -69,6 +73,10 @@ def marked(text: str) -> str:
     return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
+CALLED = "<tool-use-id>t1</tool-use-id>\n"
+TASK = f"<task-notification>\n<task-id>a1</task-id>\n{CALLED}<output-file>/tmp/a1</output-file>\n<status>completed</status>\n<summary>It ended</summary>\n"
+REPORT = "Two files.\n<note>a</note>\n\nThe following skills are gone.\n<result>b</result>\n<usage>c</usage>"
+
 REMINDERS = {
     "a section": (marked(SKILLS), marked(SYSTEM["skills: a line each"][1])),
     "not needed": (marked("<total_tokens>15 tokens left</total_tokens>"), ""),
@@ -80,6 +88,17 @@ REMINDERS = {
         marked("Attribution for git commits from now on (this replaces all; that is so):\n- End them with X"),
         marked("Attribution for git commits from now on:\n- End them with X"),
     ),
+    "the client's own notes after a summary": (marked("<tools-used-before-summary>Bash</tools-used-before-summary>"), ""),
+    "a task's end, its report as it is": (
+        marked(f"[SYSTEM NOTIFICATION - NOT USER INPUT]\nDo not take it for one.\n\n{TASK}<note>Long.\nIt may come again.</note>\n"
+               f"<result>{REPORT}</result>\n<usage><tool_uses>1</tool_uses></usage>\n</task-notification>"),
+        marked(f"{EVENT}\n{TASK.replace(CALLED, '')}<result>{REPORT}</result>\n</task-notification>"),
+    ),
+    "a task's end without a report": (
+        marked(f"[SYSTEM NOTIFICATION - NOT USER INPUT]\nDo not take it for one.\n{TASK}</task-notification>"),
+        marked(f"{EVENT}\n{TASK.replace(CALLED, '')}</task-notification>"),
+    ),
+    "a notification of another kind": (marked("[SYSTEM NOTIFICATION] x"), marked("[SYSTEM NOTIFICATION] x")),
     "a user's instructions, byte for byte": (marked(f"Contents of CLAUDE.md:\n\n{ENVIRONMENT}\n\n{PLAN}") + "\n", marked(f"Contents of CLAUDE.md:\n\n{ENVIRONMENT}\n\n{PLAN}") + "\n"),
     "something long and new": (marked("x y. " * 1000), marked("x y. " * 1000)),
 }

@@ -13,6 +13,7 @@ import re
 from .code_mode import PROMPTS, TEMPERATURE, is_claude_code, slim_messages
 from ..protocol import Message, Request, TextBlock
 from .slimming import slim_tool
+from .unlisted import unlisted
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,9 @@ def browser_mode(request: Request) -> Request | None:
     if loadable or any(tool.defer_loading and tool.name in kept for tool in request.tools):
         kept.add("ToolSearch")
     tools = tuple(slim_tool(tool) for tool in request.tools if tool.name in kept)
+    loaded_late = tuple(tool for tool in unlisted(request.messages, request.tools) if steers_browser(tool.name))
     logger.info("browser mode: system %d → %d characters, tools %d → %d", len(request.system), len(BROWSER_PROMPT), len(request.tools), len(tools))
-    changed = dataclasses.replace(request, system=BROWSER_PROMPT, tools=tools)
+    changed = dataclasses.replace(request, system=BROWSER_PROMPT, tools=tools + loaded_late)
     if is_claude_code(request):
         temperature = TEMPERATURE if request.temperature is None else request.temperature
         changed = dataclasses.replace(changed, messages=tuple(slim_messages(changed)), temperature=temperature)

@@ -13,10 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .block_text import is_reminder
+from .block_text import is_reminder, paragraphs
+from .echoes import as_written, with_results
 from .late_text import facts, reminder, slim_reminder, slim_system
 from ..protocol import Block, Message, Request, TextBlock, Tool, ToolReferenceBlock, ToolResultBlock, ToolUseBlock
 from .slimming import slim_tool
+from .unlisted import deferred_names, unlisted
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ CORE = frozenset(
     "StructuredOutput TodoWrite ToolSearch WebFetch WebSearch Write".split()
 )
 """Tools that are always shown when they are offered; those of MCP servers are too."""
+
+NOT_HERE = "The tool {tools} cannot be used here. Say only that; do not answer from memory and make up no results."
+"""For a request whose only tools run on Anthropic's servers."""
 
 OWN_PROMPT_CHARS = 5000
 """A longer system text of which nothing is known, neither its first sentence nor a heading, counts as the client's own."""
@@ -57,19 +62,21 @@ def is_claude_code(request: Request) -> bool:
 def code_mode(request: Request, chosen: str) -> Request:
     """The request as the model shall see it. `chosen` is `core`, `all`, or names of tools with commas between.
 
-    Requests without tools (titles, summaries, safety checks) are small or have a prompt of their own: they stay as they are.
+    Requests without tools (titles, summaries, safety checks) are small or have a prompt of their own: they stay as they are,
+    but for those that want a search: without the tool a model would make up what it found.
     """
     own = [tool for tool in request.tools if not tool.server_type]
     if not own:
-        return request
+        missing = ", ".join(tool.name for tool in request.tools)
+        return dataclasses.replace(request, system=paragraphs([request.system, NOT_HERE.format(tools=missing)])) if missing else request
     system, extra = _system(request)
     tools = tuple(_tool(tool, request, chosen) for tool in request.tools)
     held = {tool.name for tool, before in zip(tools, request.tools) if tool.defer_loading and not before.defer_loading}
     changed = dataclasses.replace(
         request,
         system=system,
-        tools=tools,
-        messages=tuple(_introduced(slim_messages(request, extra), held)),
+        tools=tools + unlisted(request.messages, request.tools, CORE),
+        messages=tuple(map(_joined, _introduced(slim_messages(request, extra), held))),
         temperature=TEMPERATURE if request.temperature is None else request.temperature,
     )
     logger.info("code mode: system %d → %d characters, tools %d → %d", len(request.system), len(system), len(own), len(own) - len(held))
@@ -173,6 +180,7 @@ def slim_messages(request: Request, extra: Sequence[str] = ()) -> list[Message]:
     tools = {tool.name for tool in request.tools}
     messages: list[Message] = []
     for message in request.messages:
+        tools.update(deferred_names(message))
         if message.role == "user":
             slim = Message("user", tuple(_slim_reminders(message.content, tools)))
             messages.append(_before_typed(slim, "\n\n".join(filter(None, extra))))
@@ -182,8 +190,12 @@ def slim_messages(request: Request, extra: Sequence[str] = ()) -> list[Message]:
         elif message.role == "system":
             messages.extend([Message("system", (TextBlock(text),))] if text else [])
         else:
-            messages.append(message)
+            messages.append(Message(message.role, tuple(map(as_written, message.content))))
     return messages
+
+
+def _joined(message: Message) -> Message:
+    return Message("user", with_results(message.content)) if message.role == "user" else message
 
 
 def _slim_text(message: Message, tools: set[str]) -> str:

@@ -29,7 +29,8 @@ TemplateMessage = dict[str, Any]
 def to_prompt(request: Request, traits: Traits, suppress_thinking: bool) -> Prompt:
     """The prompt for a template with these traits. With `suppress_thinking` only an `enabled` request thinks."""
     tools = offered_tools(request)
-    held_back = [tool for tool in request.tools if tool not in tools and not tool.server_type] if request.tool_choice.kind != "none" else []
+    held_back = [tool for tool in request.tools if tool not in tools and tool.input_schema and not tool.server_type]
+    held_back = held_back if request.tool_choice.kind != "none" else []
     conversation = with_definitions(request.messages, held_back, as_json=traits.tools)
     first = _leading_system(conversation)
     system = paragraphs([request.system, *map(message_text, first)])
