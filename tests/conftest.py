@@ -33,6 +33,10 @@ TinyModel = Callable[..., Path]
 ScriptedModel = Callable[..., Path]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--mutations", type=int, default=400, metavar="N", help="damaged model outputs that are tried (default: 400)")
+
+
 def _folder_name(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 

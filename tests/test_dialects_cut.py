@@ -8,12 +8,13 @@ import pytest
 
 from dialect_writers import WRITERS
 from outputs import BASH, STRING, check_grammar, run, splits, summary, tool
+from test_parsers_random import as_gemma, as_json
 
 GIVEN = {"path": "a.py", "text": "it's \"x\"\n{[<|end|>)] é🚀", "n": 12, "opts": {"k": [1, None]}}
 EDIT = tool("edit", {"path": STRING, "text": STRING, "n": {"type": "integer"}, "opts": {"type": "object"}}, ["path", "text"])
 
 
-@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("write", [as_json, as_gemma, *WRITERS])
 @pytest.mark.parametrize("reason", ["stop", "length"])
 def test_cut_at_every_position(write, reason: str) -> None:
     text = "Hello.\n" + write(random.Random(3), "edit", GIVEN)

@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[set[str], set[str]]] = {
         {"values"},
     ),
     "engine": ({"engine"}, {"values", "policy"}),
-    "models": ({"models"}, {"values"}),
+    "models": ({"models"}, {"values", "parsers"}),
     "commands": ({"render", "replay"}, {"values", "prompt", "answer"}),
     "operate": ({"operate"}, {"values", "policy", "models"}),
     "model check": ({"operate.modelcheck", "operate.bench"}, {"values", "policy", "engine", "models"}),

@@ -49,8 +49,8 @@ class _Prose:
         self._gap_before = ""  # what was behind it when its block closed
 
     def block_closed(self) -> None:
-        """The block with this text has ended; what comes next stands in a new one."""
-        self._gap_before = "".join(self._gap) or self._gap_before
+        """The block with this text has ended; what comes next stands in a new one. Marks behind it were its end."""
+        self._gap_before = "".join(filter(str.isspace, self._gap)) or self._gap_before
         self._gap.clear()
 
     def gap(self, text: str) -> None:
@@ -181,6 +181,8 @@ class EventWriter:
 
     def _open(self, kind: str, block: Event) -> None:
         self._close()
+        for other in self._prose.keys() - {kind}:
+            self._prose[other].block_closed()  # no mark moves behind what opens here
         self._index += 1
         self._kind = kind
         self._events.append({"type": "content_block_start", "index": self._index, "content_block": block})

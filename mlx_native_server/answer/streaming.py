@@ -19,8 +19,9 @@ from ..parsers.reader import EndOfText, Markers, NotACall, Reader, Reading
 from ..parsers.salvage import region, salvage
 from ..parsers.schema import Tools
 from ..parsers.thinking import Prose, Thought
+from ..parsers.turns import HEADERS
 from ..protocol import Event, Tool
-from .thoughts import ThoughtReader
+from .thoughts import ThoughtReader, is_quoted
 
 __all__ = ["ResponseStream", "encode_event", "fold"]
 
@@ -147,6 +148,7 @@ class ResponseStream:
     def _run(self, opens_thinking: bool, suppresses_thinking: bool) -> Reading[None]:
         if suppresses_thinking:
             yield from self._reader.accept(CHANNEL_NAME)
+        yield from self._reader.accept(*HEADERS)
         if opens_thinking:
             yield from self._read_thought(Thought(thinking.CLOSERS))
         while not self.stopped and (yield from self._visible_text()):
@@ -166,7 +168,7 @@ class ResponseStream:
             yield
         elif mark in self._stops and (out.has_text or not mark.isspace()):
             self._stop_sequence, self._stopped = mark, True
-        elif mark[0] in TICKS and mark not in self._openers or out.code.in_code:
+        elif mark[0] in TICKS and mark not in self._openers or out.code.in_code or (yield from self._quoted(mark)):
             yield from self._plain(mark)
         elif mark in self._openers:
             yield from self._region(mark)
@@ -188,7 +190,11 @@ class ResponseStream:
         """Whether a stray closing mark is noise: one too many behind its block, or of a thought that never opened."""
         if closer in CLOSERS:
             return self._out.behind == "call"
-        return self._out.behind == "thought" or not self._thought_over
+        return bool(self._out.behind) or not self._thought_over
+
+    def _quoted(self, mark: str) -> Reading[bool]:
+        """Whether the turn marker that comes next stands alone between quotation marks: the answer is about it."""
+        return mark in TURN_MARKERS and (yield from is_quoted(self._reader, mark, self._out.place.tail[-1:]))
 
     def _plain(self, mark: str) -> Reading[None]:
         """A mark that is content; for others inside it only its first character (or run) is passed."""

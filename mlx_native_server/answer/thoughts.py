@@ -17,6 +17,14 @@ from ..parsers.schema import Tools
 from ..parsers.thinking import TAGS, Thought
 
 
+QUOTES = {"\"": "\"", "'": "'", "“": "”", "‘": "’", "«": "»"}
+
+
+def is_quoted(r: Reader, mark: str, before: str) -> Reading[bool]:
+    """Whether the mark that comes next stands alone in quotation marks, `before` being the character in front of it."""
+    return before in QUOTES and (yield from r.peek(len(mark) + 1))[len(mark):] == QUOTES[before]
+
+
 class ThoughtReader:
     """Reads one thought and hands its text to `write`. `calls`: the calls that ended it, none if it was closed."""
 
@@ -66,7 +74,7 @@ class ThoughtReader:
         if mark in thought.closers and not (yield from self._quoted(mark)):
             r.take(len(mark))
             return True
-        if mark in TURN_MARKERS and not self._code.in_code:
+        if mark in TURN_MARKERS and not self._code.in_code and not (yield from is_quoted(r, mark, self._last)):
             self.stopped = True
             return True
         if mark in self._openers.of_calls and not self._code.in_code and (yield from self._tried(mark)):

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from ..parsers.thinking import CLOSERS, PROMPT_OPENERS
 from ..protocol import bad_request
 
 _FIXED = {"date_string": "26 Jul 2024"}
@@ -21,18 +22,6 @@ _DATE_PARTS = {
 # transformers gives templates a clock under this name; a macro of the same name hides it
 _CLOCK = "strftime_now"
 _NO_CLOCK = "{%- macro strftime_now(format) -%}{{- format" + "".join(f" | replace('{k}', '{v}')" for k, v in _DATE_PARTS.items()) + " -}}{%- endmacro %}\n"
-
-THINKING_MARKS: tuple[tuple[str, str], ...] = (
-    ("<think>", "</think>"),
-    ("<|channel>thought", "<channel|>"),
-    ("[THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"),
-    ("<mm:think>", "</mm:think>"),
-    ("<longcat_think>", "</longcat_think>"),
-    ("<|think:start|>", "<|think:end|>"),
-    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-)
-"""How models open and close a thought."""
 
 _FAULTS = (TypeError, ValueError, KeyError, AttributeError, IndexError)
 
@@ -100,4 +89,4 @@ def python_template(apply: Callable[..., str]) -> ChatTemplate:
 def thinking_at_end(text: str) -> tuple[bool, bool]:
     """Whether a rendered prompt ends inside an open thought, and whether with a closed one."""
     end = text.rstrip()
-    return any(end.endswith(start) for start, _ in THINKING_MARKS), any(end.endswith(close) for _, close in THINKING_MARKS)
+    return end.endswith(PROMPT_OPENERS), end.endswith(CLOSERS)

@@ -20,18 +20,12 @@ from .branches import Messages, branch_offsets
 from .folder import ModelError, ModelFolder, read_folder
 from ..protocol import Encoded, Prompt, Sampling, Traits, bad_request
 from .spellings import Hidden, Spellings
-from .template import THINKING_MARKS, ChatTemplate, jinja_template, python_template, thinking_at_end
+from .template import ChatTemplate, jinja_template, python_template, thinking_at_end
 from .traits import marks_results, probe
+from ..parsers.thinking import TAGS
+from ..parsers.turns import STOP_TOKENS
 
 logger = logging.getLogger(__name__)
-
-TURN_ENDS = frozenset({
-    "<turn|>", "<|tool_response>", "<end_of_turn>", "<start_function_response>", "<eos>",
-    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|eot|>",
-    "<|return|>", "<|call|>", "<|end_of_msg|>", "<|user|>", "<|observation|>", "[e~[", "<seed:eos>", "</longcat_s>",
-    "<｜end▁of▁sentence｜>", "</s>",
-})  # fmt: skip
-"""Tokens that end a turn in the families that have them; conversions often forget some in their configs."""
 
 _PRIMER = "a"
 
@@ -112,11 +106,11 @@ class ModelTokenizer:
         """The text of some ids, control tokens spelled out."""
         return self._shared.decode(list(tokens), skip_special_tokens=False)
 
-    def detokenizer(self, last_prompt_token: int | None = None) -> SafeDetokenizer:
-        """A fresh streaming detokenizer that keeps a leading space.
+    def detokenizer(self) -> SafeDetokenizer:
+        """A fresh streaming detokenizer that keeps an answer's leading space.
 
-        It is primed with a letter, not with `last_prompt_token`: of that it may be that its text is flushed (a newline)
-        or incomplete (half a character), and then the next space would be dropped all the same.
+        mlx-lm's drop it where no text stands before it. So they are given a letter first, whose text is discarded. The
+        prompt's last token would not always do: a newline is flushed, half a character is no text yet.
         """
         inner = self._wrapper.detokenizer
         for token in self._primer:
@@ -138,13 +132,13 @@ class ModelTokenizer:
 
         Added tokens that are plain content (runs of spaces, HTML tags) stay what they are in the client's text.
         """
-        written = self._template.literals + "".join(a + b for a, b in THINKING_MARKS)
+        written = self._template.literals + "".join(a + b for a, b in TAGS.items())
         for token in self._shared.get_added_tokens_decoder().values():
             if token.content.strip() and (token.special or token.content in written):
                 yield token.content
 
     def _stop_ids(self, folder: ModelFolder) -> frozenset[int]:
-        ends = {i for i, t in self._shared.get_added_tokens_decoder().items() if t.special and t.content in TURN_ENDS}
+        ends = {i for i, t in self._shared.get_added_tokens_decoder().items() if t.special and t.content in STOP_TOKENS}
         stops = folder.stop_ids | ends | {i for i in self._wrapper.eos_token_ids if isinstance(i, int)}
         if added := stops - folder.stop_ids:
             logger.info("answers also end at %s", ", ".join(sorted(map(repr, filter(None, map(self._shared.id_to_token, added))))))

@@ -14,7 +14,7 @@ from typing import Callable, Iterator, Sequence
 
 from . import (
     bare_json, deepseek, deepseek_dsml, functiongemma, gemma4, glm, harmony, json_tags, kimi, kimi_k3, llama3, longcat, minicpm, minimax, minimax_m3,
-    mistral, muse, phi, pythonic, qwen_xml, seed, thinking,
+    mistral, muse, phi, pythonic, qwen_xml, seed, thinking, turns,
 )
 from .call import Calls
 from .reader import Reader, Reading
@@ -74,23 +74,10 @@ CLOSERS = (
 SALVAGED = {opener: closer for opener, closer in json_tags.CLOSERS.items() if opener != "<|tool_call>"}
 """Marks between which a call that does not parse may be guessed at."""
 
-TURN_MARKERS = {
-    "<|im_end|>": "ChatML: Qwen, Hermes, Nemotron, LFM2, MiniCPM", "<|im_start|>": "ChatML",
-    "<|endoftext|>": "Qwen, GLM, gpt-oss", "<|eot_id|>": "Llama 3", "<|eom_id|>": "Llama 3",
-    "<|end_of_text|>": "Llama 3, Granite", "<|start_header_id|>": "Llama 3", "<|eot|>": "Llama 4, Muse", "<|eom|>": "Llama 4",
-    "<turn|>": "Gemma 4", "<|turn>": "Gemma 4", "<|tool_response>": "Gemma 4",
-    "<end_of_turn>": "Gemma 3", "<start_of_turn>": "Gemma 3", "<start_function_response>": "functiongemma",
-    "<｜end▁of▁sentence｜>": "DeepSeek", "<｜User｜>": "DeepSeek",
-    "<｜tool▁outputs▁begin｜>": "DeepSeek", "<｜tool▁output▁begin｜>": "DeepSeek", "<|start|>user": "gpt-oss", "<|start|>functions": "gpt-oss",
-    "<|observation|>": "GLM", "<|user|>": "GLM, Phi",
-    "[e~[": "MiniMax", "<|im_user|>": "Kimi", "<|end_of_msg|>": "Kimi K3", "<seed:eos>": "Seed-OSS", "</longcat_s>": "LongCat",
-}
-"""Marks that no answer holds outside code: they end it, as their token should have. With the families that use them."""
+TURN_MARKERS = turns.TURN_MARKERS
+"""Marks that no answer holds outside code: they end it, as their token should have."""
 
-END_MARKERS = {
-    "<eos>": "Gemma", "</s>": "Mistral, Llama 2", "<|end|>": "Phi", "<|return|>": "gpt-oss", "<|call|>": "gpt-oss",
-    "<|close|>": "Kimi K3", **dict.fromkeys(kimi_k3.MESSAGE_CLOSERS, "Kimi K3"),
-}
+END_MARKERS = (*turns.END_MARKERS, *kimi_k3.MESSAGE_CLOSERS)
 """Marks that an answer may well hold: they are dropped only at its very end."""
 
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import json_calls, json_text
+from . import json_calls, json_tags, json_text
 from .call import Calls, Recording
 from .reader import EndOfText, NotACall, Reader, Reading
 from .schema import Tools
 
-LINE_OPENERS = ("{", "[", "```")
+LINE_OPENERS = ("{", "[", "```", "~~~")
 OPENERS = ()
 
 LABEL = re.compile(r"[\w+.\-]*")
 LABEL_LENGTH = 30
-TICKS = re.compile(r"`*")
+FENCES = {"`": re.compile(r"`*"), "~": re.compile(r"~*")}
 SEPARATORS = re.compile(r"[\s,;]*")
 LIST_KEY = '"tool_calls"'
 ID_KEYS = frozenset(["id", "call_id", "tool_call_id", "index"])
@@ -50,8 +50,10 @@ def parse(r: Reader, calls: Calls) -> Reading[None]:
 
 def block(r: Reader, calls: Calls) -> Reading[None]:
     """Objects in a row, a list of them, or a fence with either."""
-    fence = yield from r.run(TICKS)
+    ahead = yield from r.peek()
+    fence = (yield from r.run(FENCES[ahead])) if ahead in FENCES else ""
     if fence:
+        yield from r.skip_space()
         label = yield from r.run(LABEL)
         if len(fence) < 3 or len(label) > LABEL_LENGTH:
             raise NotACall("no fence")
@@ -65,7 +67,7 @@ def block(r: Reader, calls: Calls) -> Reading[None]:
     if fence:
         after = r.offset
         yield from r.skip_space()
-        if len((yield from r.run(TICKS))) < len(fence):
+        if len((yield from r.run(FENCES[fence[0]]))) < len(fence):
             r.rewind(after)
 
 
@@ -187,9 +189,10 @@ def held(r: Reader, calls: Calls) -> Reading[None]:
             break
         after = r.offset
         yield from r.skip_space()
-        more = (yield from r.peek()) in ("{", "[", "`")
+        more = (yield from r.peek()) in ("{", "[", *FENCES)
     else:
-        if _complete(calls, trial) and not _shown(calls, trial) and (yield from _answer_ends(r, calls)):
+        closed = yield from r.accept(*json_tags.CLOSERS.values())  # then only the opener was forgotten
+        if _complete(calls, trial) and not _shown(calls, trial) and (closed or (yield from _answer_ends(r, calls))):
             trial.replay(calls.sink)
             calls.settle()
             return

@@ -16,7 +16,7 @@ from .json_text import Scalar
 from .place import Place
 from .reader import NotACall, Reader
 from .salvage import salvage
-from .schema import Node, Tools, ToolSchema
+from .schema import NULLS, Node, Tools, ToolSchema
 from .sink import Recording, Sink
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class CallBuilder:
         self._runs.append(run)
         if self._node is not None and self._node.is_string and self._key not in self._seen:
             so_far = "".join(self._runs)
-            if not "null".startswith(so_far):  # a nullable string that is none
+            if not any(null.startswith(so_far) for null in NULLS):  # a nullable string that is none
                 self._stream()
 
     def end(self) -> None:

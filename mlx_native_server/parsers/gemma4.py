@@ -3,8 +3,9 @@
     <|tool_call>call:Edit{edits:[{new:<|"|>b<|"|>,old:<|"|>a<|"|>}],path:<|"|>/tmp/a b<|"|>,replace_all:true}<tool_call|>
 
 Text in the model's own quotes is literal; numbers and words are bare. Read too: JSON and Python quotes, several
-`call:` in a block, the naked form without marks (line start only), and unquoted text, which ends only where what
-follows can follow it: at a comma before a declared key, or at the brace before the end.
+`call:` in a block, the naked form without marks (line start only), `call:` forgotten, the opener and it in one, Python's
+brackets, and unquoted text, which ends only where what follows can follow it: at a comma before a declared key, or at the
+brace before the end. A quote mark that is missing on one side is made up for where the answer ends behind the call.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from . import json_text
+from . import json_text, pythonic
 from .call import CallBuilder, Calls
 from .reader import EndOfText, NotACall, Put, Reader, Reading
 
@@ -25,23 +26,25 @@ class Form:
     closer: str
 
 
+COLLAPSED, CALL = "<tool_call:", "call:"
 FORMS = {
     "<|tool_call>": Form('<|"|>', "<tool_call|>"),
     "<tool_call>": Form('<|"|>', "</tool_call>"),
-    "call:": Form('<|"|>', "<tool_call|>"),
+    COLLAPSED: Form('<|"|>', "<tool_call|>"),
+    CALL: Form('<|"|>', "<tool_call|>"),
 }
-LINE_OPENERS = ("call:",)
+LINE_OPENERS = (CALL,)
 OPENERS = tuple(opener for opener in FORMS if opener not in LINE_OPENERS)
 
 NAME = re.compile(r"[^\s{}()\[\]<>\"',]*")
 KEY = re.compile(r"[\w\-.$ ]*")
 WORD = re.compile(r"[^\s,}\]]*")
-UNTIL_END = re.compile(r"[^,}]*")
 IN_LIST_ITEM = re.compile(r"[^,\]}]*")
 COMMAS = re.compile(r"[\s,]*")
 BEHIND_COMMA = re.compile(r"[\w\"'<\-$}\[{]")
 KEY_CHARACTERS = re.compile(r"[\w\-.$\s\"'<>|]")
 LOOK_AHEAD = 160
+RESPONSE = "<|tool_response>"  # behind its calls the model writes it, then it stops
 
 
 def parse(r: Reader, calls: Calls) -> Reading[None]:
@@ -51,32 +54,49 @@ def parse(r: Reader, calls: Calls) -> Reading[None]:
 
 def block(r: Reader, calls: Calls, form: Form) -> Reading[None]:
     """One block in a variant's marks."""
-    if calls.opener != "call:":
+    if not calls.opener.endswith(":"):
         yield from r.skip_space()
         while (yield from r.accept(calls.opener)):
             yield from r.skip_space()
         if (yield from r.accept(form.closer)):
             return
-        if not (yield from r.accept("call:")):
+        if not (yield from r.accept(CALL)) and not (yield from _named(r, calls)):
             raise NotACall("no call:") if r.pos < len(r.text) else EndOfText()
     while True:
         yield from _call(r, calls, form)
         after = r.offset
         yield from r.run(COMMAS)
+        if calls.opener == COLLAPSED and (yield from r.accept(">")):
+            after = r.offset
+            yield from r.skip_space()
         if (yield from r.accept_closer(form.closer)):
             return
-        if not (yield from r.accept("call:")):
+        if not (yield from r.accept(CALL)):
             r.rewind(after)
             return
 
 
+def _named(r: Reader, calls: Calls) -> Reading[bool]:
+    """Whether a declared tool and its arguments come next, `call:` forgotten."""
+    start = r.offset
+    name = (yield from r.run(NAME)) if calls.opener != "<tool_call>" else ""
+    named = (yield from r.peek()) == "{" and calls.tools.find(name) is not None
+    r.rewind(start)
+    return named
+
+
 def _call(r: Reader, calls: Calls, form: Form) -> Reading[None]:
+    yield from r.skip_space()
     name = yield from r.run(NAME)
-    if (yield from r.peek()) != "{":
+    ahead = yield from r.peek()
+    if ahead != "{" and not (ahead == "(" and calls.tools.find(name)):
         raise NotACall("no arguments") if r.pos < len(r.text) else EndOfText(open=True)
     call = calls.open()
     call.name(name)
     r.take(1)
+    if ahead == "(":
+        yield from pythonic.arguments(r, call, (form.closer,))
+        return call.done()
     while True:
         key = yield from _key(r, form)
         if key is None:
@@ -114,7 +134,7 @@ def _argument(r: Reader, call: CallBuilder, key: str, form: Form) -> Reading[Non
     node = call.field(key)
     if (yield from r.accept(form.quote)):
         call.begin(key, quoted=True)
-        yield from _quoted(r, form, call.text, lambda: _value_ends(r, form, 0, True))
+        yield from _quoted(r, form, call.text, lambda: _value_ends(r, form, 0, True), "}" + form.closer)
         call.end()
     elif ahead and ahead in "\"'":
         call.begin(key, quoted=True)
@@ -132,15 +152,30 @@ def _argument(r: Reader, call: CallBuilder, key: str, form: Form) -> Reading[Non
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _quoted(r: Reader, form: Form, put: Put, ends: Callable[[], Reading[bool]]) -> Reading[None]:
-    """Text in the model's own quotes, the opening one passed. A mark within the text is text."""
+def _quoted(r: Reader, form: Form, put: Put, ends: Callable[[], Reading[bool]], last: str = "") -> Reading[None]:
+    """Text in the model's own quotes, the opening one passed. A mark within the text is text.
+
+    `last`: what ends it without a quote where it is the last thing of the answer, and no other call was shown in the text.
+    """
+    marks = (form.quote, last, CALL) if last else (form.quote,)
     while True:
-        if not (yield from r.until((form.quote,), put)):
+        mark = yield from r.until(marks, put)
+        if not mark:
             raise EndOfText(open=True)
-        mark = r.take(len(form.quote))
-        if (yield from ends()):
+        if mark == CALL:
+            marks = (form.quote,)
+        elif mark == last and (yield from _is_last(r, len(mark))):
+            return
+        r.take(len(mark))
+        if mark == form.quote and (yield from ends()):
             return
         put(mark)
+
+
+def _is_last(r: Reader, ahead: int) -> Reading[bool]:
+    """Whether the model ended its answer behind what comes next."""
+    ahead = yield from _solid(r, ahead)
+    return (yield from r.peek(ahead + len(RESPONSE) + 1))[ahead:] in ("", RESPONSE) and not r.cut
 
 
 def _at_colon(r: Reader) -> Reading[bool]:
@@ -184,6 +219,8 @@ def _key_ahead(r: Reader, ahead: int) -> Reading[str | None]:
 def _bare(r: Reader, call: CallBuilder, form: Form) -> Reading[None]:
     """An unquoted value: a number or word up to the next delimiter, else text up to a delimiter that must be one."""
     word = yield from r.run(WORD)
+    if word.endswith(form.quote) and (yield from _value_ends(r, form, 0, True)):
+        return call.text(word.removesuffix(form.quote))
     call.text(word)
     try:
         json_text.Scalar(word)
@@ -194,10 +231,15 @@ def _bare(r: Reader, call: CallBuilder, form: Form) -> Reading[None]:
     except NotACall:
         pass
     while True:
-        yield from r.pass_on(UNTIL_END, call.text)
-        ahead = yield from r.peek()
+        ahead = yield from r.until((form.quote, ",", "}"), call.text)
         if not ahead:
             raise EndOfText(open=True)
+        if ahead == form.quote:
+            r.take(len(form.quote))
+            if (yield from _value_ends(r, form, 0, True)):
+                return
+            call.text(form.quote)
+            continue
         if ahead == ",":
             key = yield from _key_ahead(r, (yield from _solid(r, 1)))
             if key is not None and call.declares(key):
@@ -210,8 +252,8 @@ def _bare(r: Reader, call: CallBuilder, form: Form) -> Reading[None]:
 def _at_end(r: Reader, form: Form) -> Reading[bool]:
     """Whether the brace that comes next is the call's last."""
     ahead = yield from _solid(r, 1)
-    rest = yield from r.peek(ahead + max(len(form.closer), len("call:")))
-    return not rest[ahead:] or rest[ahead:].startswith((form.closer, "call:"))
+    rest = yield from r.peek(ahead + max(len(form.closer), len(CALL)))
+    return not rest[ahead:] or rest[ahead:].startswith((form.closer, CALL))
 
 
 # ── containers ───────────────────────────────────────────────────────────────────────────────────

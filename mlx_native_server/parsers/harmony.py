@@ -27,6 +27,7 @@ HEADER_LENGTH = 300
 CHANNELS = ("analysis", "commentary", "final", "to=")
 HEADS = {"<|start|>": ("assistant", "to="), "<|channel|>": CHANNELS, "assistant<|channel|>": CHANNELS}
 HEADER_WORDS = ("assistant", *CHANNELS, "json", "code")
+HEADER_WORD = re.compile(r"[–?\-]*(?:assistant|analysis|commentary|final|json|code|to=[\w.:/\-]*)[–?\-]*")
 WORD = re.compile(r"[A-Za-z]+=?")
 RECIPIENT = re.compile(r"to=([\w.:/\-]+)")
 CHANNEL = re.compile(r"(?<![.\w])(analysis|commentary|final)")
@@ -57,15 +58,16 @@ def parse(r: Reader, calls: Calls) -> Reading[Thought | Prose | None]:
 
 def _header(r: Reader, opener: str) -> Reading[Header | None]:
     """The header up to and with the mark before its message. None where the text ends within it."""
-    channel = recipient = ""
+    channel = recipient = words = ""
     mark, first = opener, True
     while mark != MESSAGE:
         part = yield from _part(r, mark, first)
         recipient = next(iter(RECIPIENT.findall(mark + part if mark in LINE_OPENERS else part)), "") or recipient
         if mark.endswith("<|channel|>"):
             channel = next(iter(CHANNEL.findall(part)), "") or channel
+        words += f" {part}"
         if r.pos >= len(r.text):
-            if opener in LINE_OPENERS or not all(map(_is_header_word, part.split())):
+            if opener in LINE_OPENERS or not _is_cut_header(words.split()):
                 raise EndOfText(open=True)
             return None
         mark, first = (yield from r.accept(*MARKS)), False
@@ -81,11 +83,19 @@ def _part(r: Reader, mark: str, first: bool) -> Reading[str]:
     def put(run: str) -> None:
         nonlocal read
         read += run
-        if len(read) > HEADER_LENGTH or "\n" in read.strip() or first and not _is_head(mark, read):
+        if len(read) > HEADER_LENGTH or "\n" in read.strip() or not _has_own_marks(read) or first and not _is_head(mark, read):
             raise NotACall("no header")
 
     yield from r.until(MARKS, put)
+    if not read:
+        put("")
     return read
+
+
+def _has_own_marks(words: str) -> bool:
+    """Whether there is no mark of another kind among the words; the end of the text may have cut off one of its own."""
+    bracket = words.find("<")
+    return bracket < 0 or any(known.startswith(words[bracket:]) for known in MARKS)
 
 
 def _is_head(mark: str, words: str) -> bool:
@@ -99,9 +109,11 @@ def _is_head(mark: str, words: str) -> bool:
     return any(word[0].startswith(head) or at_end and head.startswith(word[0]) for head in HEADS[mark])
 
 
-def _is_header_word(word: str) -> bool:
-    """Whether a word belongs to headers, or its beginning does."""
-    return word.startswith("to=") or any(known.startswith(word.partition("<")[0]) for known in HEADER_WORDS)
+def _is_cut_header(words: list[str]) -> bool:
+    """Whether these words belong to a header, the last of them, and a mark behind it, perhaps in part."""
+    word, bracket, mark = words[-1].partition("<") if words else ("", "", "")
+    cut = not word or any(known.startswith(word) for known in HEADER_WORDS) or bool(HEADER_WORD.fullmatch(word))
+    return cut and any(known.startswith(bracket + mark) for known in MARKS) and all(map(HEADER_WORD.fullmatch, words[:-1]))
 
 
 def _is_call(r: Reader, calls: Calls, header: Header) -> Reading[bool]:
@@ -113,7 +125,7 @@ def _is_call(r: Reader, calls: Calls, header: Header) -> Reading[bool]:
     ahead = yield from r.peek()
     if not ahead:
         return known and not r.cut
-    return ahead == "{" or known and bool((yield from _at_closer(r)))
+    return ahead == "{" or known and (ahead == '"' or bool((yield from _at_closer(r))))
 
 
 def _at_closer(r: Reader) -> Reading[str]:

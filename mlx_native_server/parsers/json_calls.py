@@ -16,6 +16,7 @@ from .reader import EndOfText, NotACall, Reader, Reading
 NAME_KEYS = frozenset(["name", "tool", "tool_name", "function_name", "function"])
 ARGUMENT_KEYS = frozenset(["arguments", "parameters", "args", "input", "params"])
 WRAPPERS = frozenset(["function", "function_call", "tool_call"])
+ID_LENGTH = 64
 SEPARATORS = re.compile(r"[\s,;]*")
 
 
@@ -41,8 +42,9 @@ def sequence(r: Reader, calls: Calls, closers: tuple[str, ...] = ()) -> Reading[
             return
         at = r.offset
         yield from r.run(SEPARATORS)
-        if not depth and (yield from r.peek()) != "{":
-            r.rewind(at)  # white space after the calls is the answer's
+        ahead = yield from r.peek()
+        if ahead != "{" and not depth or calls.current is not None and ahead not in ("{", "]"):
+            r.rewind(at)  # what stands behind the calls is the answer's
             return
 
 
@@ -74,6 +76,8 @@ def _members(r: Reader, call: CallBuilder, closers: tuple[str, ...], nested: boo
             early = yield from _whole_arguments(r, closers)
             if named:
                 _give(call, early)
+        elif call.finished and ahead in ("\"", "'"):  # an id, or an open string that must not take the rest of the answer
+            yield from json_text.text(r, json_text.IN_OBJECT, ID_LENGTH, closers)
         else:
             yield from json_text.value(r, json_text.IN_OBJECT, closers)
     if not named:
@@ -109,7 +113,7 @@ def _whole_arguments(r: Reader, closers: tuple[str, ...]) -> Reading[dict[str, A
             written = json_text.parse(written)
         except ValueError as error:
             raise NotACall("arguments are no object") from error
-    if not isinstance(written, dict) and written not in (None, ""):
+    if not isinstance(written, dict) and written not in (None, "", []):
         raise NotACall("arguments are no object")
     return written or {}
 

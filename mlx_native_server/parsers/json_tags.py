@@ -37,5 +37,9 @@ def parse(r: Reader, calls: Calls) -> Reading[None]:
     if fenced:
         yield from r.accept("```")
         yield from r.skip_space()
-    if not (yield from r.accept_closer(closer)) and (yield from r.peek()):
+    if (yield from r.accept_closer(closer)):
+        return
+    if (yield from r.accept(calls.opener)):
+        yield from r.skip_space()  # it stands for the closer where nothing follows it
+    if (yield from r.peek()):
         r.rewind(after)  # the closer was forgotten; what follows is the answer's

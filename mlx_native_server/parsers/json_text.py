@@ -25,6 +25,7 @@ WORDS = {"true": True, "false": False, "null": None, "True": True, "False": Fals
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\Z")
 RUNS = {quote: re.compile(rf"(?:[^{quote}\\]++|\\[^u])*+", re.DOTALL) for quote in "\"'"}
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+KEY_CHARACTER = re.compile(r"[\w.\-]")
 BARE = re.compile(r"[\w.+\-]*")
 COMMAS = re.compile(r"[\s,]*")
 IN_OBJECT = re.compile(r"[\"'}]")  # what may follow the comma behind a value
@@ -124,10 +125,23 @@ def _ends(r: Reader, after_comma: Pattern, closers: tuple[str, ...]) -> Reading[
         ahead = yield from _next_solid(r, ahead + 1)
         follows = r.text[r.pos + ahead:r.pos + ahead + 1]
         return not follows or after_comma.match(follows) is not None
+    if follows in ("\"", "'") and after_comma is IN_OBJECT:
+        return (yield from _key_lies(r, ahead))  # the comma was forgotten
     for closer in closers:
         if closer.startswith(follows) and (yield from r.peek(ahead + len(closer)))[ahead:] == closer:
             return True
     return False
+
+
+def _key_lies(r: Reader, ahead: int) -> Reading[bool]:
+    """Whether a quoted word and a colon lie `ahead`."""
+    quote, end = r.text[r.pos + ahead], ahead + 1
+    while (yield from r.need(end + 1)) and KEY_CHARACTER.match(r.text, r.pos + end) and end - ahead < KEY_LENGTH:
+        end += 1
+    if end == ahead + 1 or r.text[r.pos + end:r.pos + end + 1] != quote:
+        return False
+    end = yield from _next_solid(r, end + 1)
+    return r.text[r.pos + end:r.pos + end + 1] == ":"
 
 
 def _next_solid(r: Reader, ahead: int) -> Reading[int]:

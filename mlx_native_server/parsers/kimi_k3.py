@@ -68,7 +68,7 @@ def _tag(r: Reader) -> Reading[Tag]:
     def put(run: str) -> None:
         nonlocal read
         read += run
-        if len(read) > TAG_LENGTH or not read.lstrip()[:1].isalpha():
+        if len(read) > TAG_LENGTH or read.strip() and not read.lstrip()[0].isalpha():
             raise NotACall("no tag")
 
     mark = yield from r.until((SEP, OPEN, CLOSE), put)

@@ -21,6 +21,7 @@ OPENERS = (TAG, '{"type": "function"', '{"type":"function"')
 NAME = re.compile(r"[\w.:\-/]*")
 NAME_LENGTH = 256
 BUILTIN = ".call"
+ENDS = ("<|eom_id|>", "<|eot_id|>", TAG)
 
 
 def parse(r: Reader, calls: Calls) -> Reading[None]:
@@ -41,7 +42,7 @@ def parse(r: Reader, calls: Calls) -> Reading[None]:
     if (tool != name or calls.tools.find(name)) and len(name) <= NAME_LENGTH and (yield from r.accept("(")):
         call = calls.open()
         call.name(tool)
-        yield from pythonic.arguments(r, call)
+        yield from pythonic.arguments(r, call, ENDS)
         call.done()
         return
     if calls.after_prose:

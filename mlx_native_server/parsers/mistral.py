@@ -23,6 +23,8 @@ NAME = re.compile(r"[\w.:/\-]*")
 def parse(r: Reader, calls: Calls) -> Reading[None]:
     """One call, or one list of them, from after the marker on."""
     yield from r.skip_space()
+    while (yield from r.accept(MARK)):
+        yield from r.skip_space()
     if (yield from r.peek()) in ("[", "{"):
         yield from json_calls.sequence(r, calls, ENDS)
     else:

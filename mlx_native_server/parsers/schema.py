@@ -7,6 +7,7 @@ cannot fit: the client validates. Keywords beyond types, `enum`, `$ref` and unio
 from __future__ import annotations
 
 import json
+import re
 from functools import cached_property
 from typing import Any, Mapping, Sequence
 
@@ -14,6 +15,8 @@ from ..protocol import Tool
 from .json_text import parse
 
 SCALARS = {"string": str, "boolean": bool, "array": list, "object": dict, "null": type(None)}
+NULLS = ("null", "None")
+"""How a bare value says that there is none."""
 
 
 def type_of(value: Any) -> str:
@@ -78,7 +81,7 @@ class Node:
     def from_text(self, text: str) -> Any:
         """A value that was written as bare text (or in quotes although it cannot be a string)."""
         if self.is_string:
-            return None if self.nullable and text == "null" else text
+            return None if self.nullable and text in NULLS else text
         if "boolean" in self.types and text.strip().lower() in ("true", "false"):
             return text.strip().lower() == "true"
         try:
@@ -167,11 +170,11 @@ class Tools:
         return bool(self._tools)
 
     def find(self, written: str) -> ToolSchema | None:
-        """The declared tool that is meant: the name itself, else the only one that fits but for case, dashes, a namespace."""
+        """The declared tool that is meant: the name itself, else the only one that fits but for case, dashes, underscores, a namespace."""
         name = written.strip().strip("\"'`").strip()
         if name not in self._tools:
-            folded = _folded(name)
-            fits = [known for known in self._tools if _fits(folded, _folded(known))]
+            spellings = _spellings(name)
+            fits = [known for known in self._tools if _folded(known) in spellings]
             if len(fits) != 1:
                 return None
             name = fits[0]
@@ -195,8 +198,9 @@ class Tools:
 
 
 def _folded(name: str) -> str:
-    return name.casefold().replace("-", "_")
+    return re.sub(r"[-_]", "", name.casefold())
 
 
-def _fits(written: str, known: str) -> bool:
-    return written == known or (written.endswith(known) and written[:-len(known)].endswith((":", ".", "/")))
+def _spellings(written: str) -> set[str]:
+    """The name as it may have been meant: whole, and without what looks like a namespace before it."""
+    return {_folded(written[at:]) for at in (0, *(separator.end() for separator in re.finditer(r"[:./]|__", written)))}

@@ -38,9 +38,14 @@ TAGS = {
     "<mm:think>": "</mm:think>",  # MiniMax M3
     "<|open|>think<|sep|>": "<|close|>think<|sep|>",  # Kimi K3
     "<longcat_think>": "</longcat_think>",  # LongCat
+    "<|think:start|>": "<|think:end|>",
 }
 OPENERS = tuple(TAGS)
 CLOSERS = tuple(TAGS.values())
+
+CHANNEL_OPENER = "<|channel>"
+PROMPT_OPENERS = tuple(f"{tag}thought" if tag == CHANNEL_OPENER else tag for tag in TAGS)
+"""How a chat template ends where it has opened a thought."""
 
 CHANNEL = re.compile(r"[a-z]*")
 CHANNELS = ("", "thought", "analysis")  # any other name introduces visible text
@@ -49,7 +54,7 @@ CHANNELS = ("", "thought", "analysis")  # any other name introduces visible text
 def parse(r: Reader, calls: Calls) -> Reading[Thought | None]:
     """The opener of a thought; for a channel, its name and newline too."""
     thought = Thought((TAGS[calls.opener],))
-    if calls.opener != "<|channel>":
+    if calls.opener != CHANNEL_OPENER:
         return thought
     name = yield from r.run(CHANNEL)
     if not (yield from r.accept("\n")) and not (yield from r.at(thought.closers[0])):
