@@ -36,16 +36,19 @@ def test_nobody_is_chosen_from_nobody() -> None:
     assert choose([], 0) is None
 
 
-@pytest.mark.parametrize(("rate", "budget_s", "largest", "expected"), [
-    (1000.0, 0.5, 2048, 500),
-    (1000.0, 0.5, 300, 300),
-    (20.0, 0.5, 512, 16),  # never less
-    (20.0, 0.5, 8, 8),  # unless the setting is
-    (0.0, 0.5, 512, 64),  # nothing measured yet
-    (1000.0, -1.0, 512, 16),
+@pytest.mark.parametrize(("rate", "alone", "left_s", "largest", "expected"), [
+    (1000.0, False, 3.0, 2048, 500),
+    (1000.0, True, 3.0, 2048, 1000),
+    (1000.0, False, 0.2, 2048, 200),
+    (1000.0, False, 3.0, 300, 300),
+    (20.0, False, 0.5, 512, 16),  # never less
+    (20.0, True, 1.0, 512, 64),  # alone: each chunk is a pass over all weights
+    (20.0, True, 1.0, 8, 8),  # unless the setting is
+    (0.0, False, 0.5, 512, 64),  # nothing measured yet
+    (1000.0, False, -1.0, 512, 16),
 ])
-def test_a_chunk_is_sized_from_the_measured_rate(rate: float, budget_s: float, largest: int, expected: int) -> None:
-    assert chunk_tokens(rate, budget_s, largest) == expected
+def test_a_chunk_is_sized_from_the_measured_rate(rate: float, alone: bool, left_s: float, largest: int, expected: int) -> None:
+    assert chunk_tokens(rate, alone, left_s, largest) == expected
 
 
 @pytest.mark.parametrize(("held", "size", "rest", "expected"), [

@@ -19,8 +19,9 @@ BURST_S = 3.0
 SETTLED_S = 1.0
 """How long a row must have given text before a burst of short prompts is held to `SLICE_S` for it."""
 MIN_CHUNK_TOKENS = 16
-FIRST_CHUNK_TOKENS = 64
-"""The chunk while nothing is known of the speed."""
+ALONE_CHUNK_TOKENS = 64
+"""The least chunk where nobody else is there: on a slow machine each one costs a pass over all weights. Also the first, while
+nothing is known of the speed."""
 TILE_TOKENS = 16
 SHORT_TOKENS = 128
 """Prompts with so few tokens to prefill may be read several at once: each alone would leave the processor waiting for memory."""
@@ -42,14 +43,15 @@ def choose(tasks: Sequence[Task], turn: int, served: Mapping[str, int] = {}) -> 
     return min(tasks, key=lambda task: (task.prefill_tokens, task.arrived_s))
 
 
-def chunk_tokens(rate: float, budget_s: float, largest: int) -> int:
+def chunk_tokens(rate: float, alone: bool, left_s: float, largest: int) -> int:
     """How many tokens to prefill in one go.
 
-    `rate` is the measured tokens per second, 0 before the first measurement; `largest` is the setting. A chunk
-    has at least `MIN_CHUNK_TOKENS` tokens (or `largest`, where that is less).
+    `rate` is the measured tokens per second, 0 before the first measurement; `largest` is the setting, and never exceeded.
     """
-    wanted = int(rate * budget_s) if rate else FIRST_CHUNK_TOKENS
-    return min(largest, max(MIN_CHUNK_TOKENS, wanted))
+    if not rate:
+        return min(largest, ALONE_CHUNK_TOKENS)
+    budget_s, smallest = (ALONE_S, ALONE_CHUNK_TOKENS) if alone else (SLICE_S, MIN_CHUNK_TOKENS)
+    return min(largest, max(smallest, int(rate * min(left_s, budget_s))))
 
 
 def whole_tiles(held_tokens: int, size: int, rest: int) -> int:
@@ -142,7 +144,7 @@ class Prompts:
         alone = len(self) + len(decoding) == 1
         left_s = (ALONE_S if alone else SLICE_S if streaming else BURST_S) - spent_s
         rate = task.rate or self.rate
-        size = min(task.prefill_tokens, chunk_tokens(rate, min(left_s, ALONE_S if alone else SLICE_S), self._largest_tokens))
+        size = min(task.prefill_tokens, chunk_tokens(rate, alone, left_s, self._largest_tokens))
         if not first and task.prefill_tokens > left_s * rate:  # a small piece is mostly overhead
             return None
         self._turn += 1
