@@ -12,7 +12,9 @@ import hashlib
 import json
 import math
 import re
+import sys
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Callable, Mapping
 
 
@@ -104,6 +106,7 @@ class Settings:
     host: str = _setting("MLX_HOST", "127.0.0.1", TEXT, "address to listen on")
     port: int = _setting("MLX_PORT", 4000, whole(0, 65535), "port to listen on; 0 takes a free one")
     api_key: str = _setting("MLX_API_KEY", "", TEXT, "key that clients must send; unset accepts any", secret=True)
+    allowed_hosts: str = _setting("MLX_ALLOWED_HOSTS", "", TEXT, "names in Host to answer to, commas between; loopback names and addresses always")
     context_tokens: int = _setting("MLX_CONTEXT_TOKENS", 0, whole(0), "context window in tokens; 0 is what the model's config says")
     max_tokens: int = _setting("MLX_MAX_TOKENS", 8192, whole(1), "answer length for requests without max_tokens")
     max_running: int = _setting("MLX_MAX_RUNNING", 16, whole(1), "requests that generate at once")
@@ -123,8 +126,9 @@ class Settings:
     browser_mode: bool = _setting("MLX_BROWSER_MODE", False, SWITCH, "prompt and tools for steering a browser")
     append_system_prompt_file: str = _setting("MLX_APPEND_SYSTEM_PROMPT_FILE", "", TEXT, "file appended to every system prompt")
     live_stream: bool = _setting("MLX_LIVE_STREAM", True, SWITCH, "stream text as it is generated; off sends it at the end")
-    debug_request: bool = _setting("MLX_DEBUG_REQUEST", False, SWITCH, "log the shape of each request's last messages")
+    debug_request: bool = _setting("MLX_DEBUG_REQUEST", False, SWITCH, "log the shape of each request's last messages, and where its prompt is new")
     debug_response: bool = _setting("MLX_DEBUG_RESPONSE", False, SWITCH, "log tool schemas and the start of each response")
+    transcript_dir: str = _setting("MLX_TRANSCRIPT_DIR", "", TEXT, "folder for one file per request, with prompt and answer; unset writes none")
     log_format: str = _setting("MLX_LOG_FORMAT", "text", word("text", "json"), "text for people, json for one object a line")
 
 
@@ -207,7 +211,15 @@ def with_variable(text: str, name: str, value: str) -> str:
     return "\n".join([*lines, *([] if found else [f"{name}={value}"])]) + "\n"
 
 
-_NOT_COMPARED = {"host", "port", "api_key", "max_running", "max_waiting", "live_stream", "debug_request", "debug_response", "log_format"}
+def cache_dir(env: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """This server's folder in the user's cache directory: what it may fetch or compute again."""
+    home = Path(env.get("HOME") or Path.home())
+    if platform == "darwin":
+        return home / "Library" / "Caches" / "mlx-native-server"
+    return Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "mlx-native-server"
+
+
+_NOT_COMPARED = {"host", "port", "api_key", "allowed_hosts", "max_running", "max_waiting", "live_stream", "debug_request", "debug_response", "transcript_dir", "log_format"}
 
 
 def fingerprint(settings: Settings) -> str:

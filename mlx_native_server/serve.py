@@ -20,7 +20,7 @@ from .engine import device, kv, memory
 from .operate import guard, logfiles, running
 from .engine.archive import states_folder
 from .monitor.awake import Awake
-from .config import EXIT_CONFIG, Settings, fingerprint
+from .config import EXIT_CONFIG, Settings, cache_dir, fingerprint
 from .web.connections import BindError
 from .engine.engine import Engine, Loaded
 from .models.folder import ModelError
@@ -29,7 +29,6 @@ from .models.loading import load_weights, resolve
 from .operate.places import Places
 from .web.server import Server
 from .service import Service
-from .models.tiny import cache_dir
 from .models.tokens import load_tokenizer
 from .monitor.watch import WatchedEngine
 
@@ -80,7 +79,7 @@ def main(settings: Settings, warning: str | None = None, background: Places | No
     engine = Engine(lambda progress: load(settings, service, watched, progress), settings, ending.engine_failed, settings.wired_limit_gb)
     metrics, awake = Metrics(), Awake()
     watched = WatchedEngine(engine, metrics, {"fingerprint": fingerprint(settings)}, awake)
-    service = Service(settings, watched)
+    service = Service(settings, watched, metrics.add)
     try:
         server = Server(service, settings)
     except BindError as error:

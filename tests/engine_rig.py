@@ -37,10 +37,17 @@ class Ids:
         self.last_segment = ""
 
 
+class Broken(Ids):
+    """One that fails at the first token of an answer."""
+
+    def add_token(self, token: int) -> None:
+        raise KeyError(token)
+
+
 class Rig:
     """An engine over the model in a folder, and what a handler does with it."""
 
-    def __init__(self, folder: Path, settings: Settings = Settings(), detokenizer: Callable[[int], Any] = lambda last: Ids(),
+    def __init__(self, folder: Path, settings: Settings = Settings(), detokenizer: Callable[[], Any] = Ids,
                  states: Path | None = None):
         self.folder, self.states, self.failure = folder, states, None
         self.failed, self.loads, self.detokenizer = threading.Event(), threading.Event(), detokenizer
@@ -71,10 +78,15 @@ class Rig:
         """The generated token ids, without an end token."""
         got = self.replies(ticket)
         assert isinstance(got[0], Started) and isinstance(got[-1], Finished), got
-        return [int(word) for reply in got if isinstance(reply, Piece) for word in reply.text.split()]
+        return words(got)
 
     def ask(self, *args: Any, **kwargs: Any) -> list[int]:
         return self.answer(self.engine.submit(job(*args, **kwargs)))
+
+
+def words(replies: list[Reply]) -> list[int]:
+    """The token ids that the pieces among some replies have for their text."""
+    return [int(word) for reply in replies if isinstance(reply, Piece) for word in reply.text.split()]
 
 
 @pytest.fixture
@@ -82,7 +94,7 @@ def rig(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Rig]]:
     """`rig(family, **settings)`: a started engine that is closed at the end of the test."""
     made: list[Rig] = []
 
-    def start(family: str = "llama", folder: Path | None = None, detokenizer: Callable[[int], Any] = lambda last: Ids(), hold: bool = False,
+    def start(family: str = "llama", folder: Path | None = None, detokenizer: Callable[[], Any] = Ids, hold: bool = False,
               states: Path | None = None, **settings: Any) -> Rig:
         made.append(Rig(folder or tiny_model(family), Settings(**settings), detokenizer, states))
         if hold:
@@ -124,6 +136,11 @@ def alone(tiny_model: Callable[..., Path]) -> Callable[..., list[int]]:
         return said
 
     return say
+
+
+def state_files(folder: Path) -> list[Path]:
+    """The files of states in a folder."""
+    return sorted(folder.glob("*.safetensors"))
 
 
 HEADER = [301, 302, 303]

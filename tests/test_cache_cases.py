@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,10 @@ import pytest
 
 from engine_rig import FAMILIES, WAIT_S
 from mlx_native_server.config import Settings
-from mlx_native_server.engine.engine import Engine, Loaded
-from mlx_native_server.models.loading import load_weights
 from mlx_native_server.protocol import ApiError
 from mlx_native_server.service import Service
-from mlx_native_server.answer.streaming import fold
 from mlx_native_server.models.tokens import load_tokenizer
+from served import Served, serve_folder  # noqa: F401  (fixtures)
 
 TOOLS = [{"name": name, "description": f"{name}: does what its name says, and says what came of it.",
           "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}} for name in ("Bash", "Read", "Grep")]
@@ -25,48 +23,10 @@ HELPER = "You are a helper that searches files. " + " ".join(f"Step {number}: re
 REMINDER = {"type": "text", "text": "<system-reminder>\nThe file list may have changed.\n</system-reminder>"}
 
 
-class Served:
-    """A service over an engine with the model of a folder; `states` is for its files."""
-
-    def __init__(self, folder: Path, states: Path | None = None, **settings: Any):
-        self.folder, self.states = folder, states
-        self.tokenizer = load_tokenizer(folder)
-        given = Settings(**{"model": str(folder), "context_tokens": 100_000, "prefill_size": 256, **settings})
-        self.engine = Engine(self._load, given, self_check=True)
-        self.service = Service(given, self.engine)
-        self.service.use(self.tokenizer)
-        self.engine.start()
-
-    def _load(self, progress: Callable[[str], None]) -> Loaded:
-        return Loaded(load_weights(self.folder), self.tokenizer.detokenizer, self.tokenizer.stop_ids, self.tokenizer.vocab_size, self.states)
-
-    def tokens(self, body: dict[str, Any]) -> list[int]:
-        return self.service._begin(json.dumps(body).encode(), {}).encoded.tokens
-
-    def ask(self, body: dict[str, Any], session: str = "s", agent: str = "") -> dict[str, Any]:
-        headers = {"x-claude-code-session-id": session, "x-claude-code-agent-id": agent}
-        return fold(event for event in self.service.answer(json.dumps(body).encode(), headers, "req").events if event)
-
-    def cut_off(self, body: dict[str, Any]) -> None:
-        """A client that leaves after the first text."""
-        events = self.service.answer(json.dumps(body | {"max_tokens": 5000}).encode(), {"x-claude-code-session-id": "s"}, "req").events
-        while (event := next(events)) is None or event.get("type") != "content_block_delta":
-            pass
-        events.close()
-
-
 @pytest.fixture
-def serve(tiny_model: Callable[..., Path]) -> Iterator[Callable[..., Served]]:
-    """`serve(family, states=…, **settings)`: closed at the end of the test."""
-    made: list[Served] = []
-
-    def start(family: str, folder: Path | None = None, states: Path | None = None, **settings: Any) -> Served:
-        made.append(Served(folder or tiny_model(family), states, **settings))
-        return made[-1]
-
-    yield start
-    for each in made:
-        assert each.engine.close(WAIT_S)
+def serve(tiny_model: Callable[..., Path], serve_folder: Callable[..., Served]) -> Callable[..., Served]:
+    """`serve(family, folder=None, **settings)`."""
+    return lambda family, folder=None, **settings: serve_folder(folder or tiny_model(family), prefill_size=256, **settings)
 
 
 def body(messages: list[Any], system: str = SYSTEM, tools: list[Any] | None = TOOLS, **fields: Any) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from mlx_native_server.config import SETTINGS, SettingError, Settings, fingerprint, load, parse_file, with_variable
+from mlx_native_server.config import SETTINGS, SettingError, Settings, cache_dir, fingerprint, load, parse_file, with_variable
 
 EXAMPLES = {
     # field: (texts and values that it takes, texts that it does not)
@@ -28,6 +29,7 @@ EXAMPLES = {
     "tool_retries": ([("0", 0), ("5", 5)], ["-1", "no"]),
     "log_format": ([("text", "text"), ("JSON", "json")], ["xml", "1"]),
     "code_tools": ([("all", "all"), (" Bash,Read ", "Bash,Read")], []),
+    "transcript_dir": ([("~/transcripts", "~/transcripts")], []),
     "append_system_prompt_file": ([("~/prompt.txt", "~/prompt.txt")], []),
 }
 SWITCHES = ["suppress_thinking", "code_mode", "browser_mode", "live_stream", "debug_request", "debug_response"]
@@ -131,3 +133,17 @@ def test_the_fingerprint_is_about_the_answers_and_shows_no_key() -> None:
     assert len({fingerprint(settings) for settings in same}) == 1
     other = [Settings(model="m"), Settings(browser_mode=True), Settings(kv_bits=4), Settings(append_system_prompt_file="f"), Settings(context_tokens=9)]
     assert len({fingerprint(settings) for settings in [*other, Settings()]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("env", "platform", "expected"),
+    [
+        ({"HOME": "/h"}, "darwin", "/h/Library/Caches/mlx-native-server"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "darwin", "/h/Library/Caches/mlx-native-server"),
+        ({"HOME": "/h"}, "linux", "/h/.cache/mlx-native-server"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": ""}, "linux", "/h/.cache/mlx-native-server"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "linux", "/x/mlx-native-server"),
+    ],
+)
+def test_cache_dir(env: dict[str, str], platform: str, expected: str) -> None:
+    assert cache_dir(env, platform) == Path(expected)

@@ -3,70 +3,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import random
-from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlx_native_server.prompt.conversion import ASSISTANT_FILLER, NOT_EXECUTED, STRAY_RESULT, USER_FILLER, offered_tools, to_prompt
-from mlx_native_server.protocol import ApiError, Prompt, Request, Traits
+from conversations import (
+    BASH, FULL, GEMMA4, LLAMA3, MISTRAL, MOVES, PLAIN, assistant, call, late, outline, prompt, result, text, thought, user,
+)  # fmt: skip
+from mlx_native_server.prompt.conversion import ASSISTANT_FILLER, NOT_EXECUTED, STRAY_RESULT, USER_FILLER, to_prompt
 from mlx_native_server.prompt.request import parse_request
-from mlx_native_server.models.tokens import ModelTokenizer, load_tokenizer
-
-FULL = Traits()
-GEMMA4 = Traits(dialect="gemma4", text_beside_calls=False, thinking_option="enable_thinking", moves_late_text=True)
-LLAMA3 = Traits(dialect="llama3", several_calls=False, text_beside_calls=False, reasoning_key="")
-PLAIN = Traits(tools=False, tool_calls=False, several_calls=False, text_beside_calls=False, reasoning_key="", alternates=True)
-MISTRAL = Traits(alternates=True, reasoning_key="")
-MOVES = Traits(moves_late_text=True)
-
-SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-BASH = {"name": "Bash", "description": "Run a command.", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}
-
-
-def request(*messages: dict[str, Any], **fields: Any) -> Request:
-    return parse_request({"messages": list(messages), **fields}, {}, 100)
-
-
-def prompt(*messages: dict[str, Any], traits: Traits = FULL, suppress_thinking: bool = True, **fields: Any) -> Prompt:
-    return to_prompt(request(*messages, **fields), traits, suppress_thinking)
-
-
-def user(*blocks: Any) -> dict[str, Any]:
-    return {"role": "user", "content": [text(b) if isinstance(b, str) else b for b in blocks]}
-
-
-def assistant(*blocks: Any) -> dict[str, Any]:
-    return user(*blocks) | {"role": "assistant"}
-
-
-def late(content: str) -> dict[str, Any]:
-    return {"role": "system", "content": content}
-
-
-def text(content: str) -> dict[str, Any]:
-    return {"type": "text", "text": content}
-
-
-def thought(content: str) -> dict[str, Any]:
-    return {"type": "thinking", "thinking": content, "signature": "c2ln"}
-
-
-def call(call_id: str, name: str = "Bash", **arguments: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-
-
-def result(call_id: str, content: Any = "", **more: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
-
-
-def outline(made: Prompt) -> list[tuple[Any, ...]]:
-    """Role, content and call ids of each message."""
-    return [(m["role"], m["content"], *([[c["id"] for c in m["tool_calls"]]] if "tool_calls" in m else [])) for m in made.messages]
-
+from mlx_native_server.protocol import ApiError, Traits
 
 # ── the public cases ─────────────────────────────────────────────────────────────────────────────
 
@@ -103,42 +50,29 @@ TWO = [
     assistant(thought("plan"), "Looking.", call("a", "Read", path="/x"), call("b", command="id")),
     user(result("b", "uid=0"), "between", result("a", "ALPHA", is_error=True), "after"),
 ]
+HEAD, TAIL = [("user", "go")], [("user", "between\nafter")]
+LOOKING, ALPHA, UID = ("assistant", "Looking."), ("tool", "Error: ALPHA"), ("tool", "uid=0")
+ALONE = [user("go"), assistant(thought("plan"), call("a")), user(result("a"))]
 
 
-def test_results_follow_their_calls_in_call_order() -> None:
-    made = prompt(*TWO)
-    assert outline(made) == [
-        ("user", "go"),
-        ("assistant", "Looking.", ["a", "b"]),
-        ("tool", "Error: ALPHA"),
-        ("tool", "uid=0"),
-        ("user", "between\nafter"),
-    ]
-    assert made.messages[1]["reasoning_content"] == "plan"
+@pytest.mark.parametrize(("traits", "expected"), [
+    pytest.param(FULL, [(*LOOKING, ["a", "b"]), ALPHA, UID], id="all in one"),
+    pytest.param(GEMMA4, [LOOKING, ("assistant", "", ["a", "b"]), ALPHA, UID], id="text beside calls is misplaced"),
+    pytest.param(LLAMA3, [LOOKING, ("assistant", "", ["a"]), ALPHA, ("assistant", "", ["b"]), UID], id="one call at a time"),
+])  # fmt: skip
+def test_results_follow_their_calls_in_call_order(traits: Traits, expected: list[tuple[Any, ...]]) -> None:
+    made = prompt(*TWO, traits=traits)
+    assert outline(made) == HEAD + expected + TAIL
     assert [(m["tool_call_id"], m["name"]) for m in made.messages if m["role"] == "tool"] == [("a", "Read"), ("b", "Bash")]
 
 
-def test_a_template_that_misplaces_text_beside_calls_gets_two_messages() -> None:
-    made = prompt(*TWO, traits=GEMMA4)
-    assert outline(made)[1:4] == [("assistant", "Looking."), ("assistant", "", ["a", "b"]), ("tool", "Error: ALPHA")]
-    assert made.messages[1]["reasoning_content"] == "plan" and "reasoning_content" not in made.messages[2]
-
-
-def test_thinking_without_text_stays_with_the_calls() -> None:
-    made = prompt(user("go"), assistant(thought("plan"), call("a")), user(result("a")), traits=GEMMA4)
-    assert [m.get("reasoning_content") for m in made.messages] == [None, "plan", None]
-
-
-def test_a_template_that_takes_one_call_gets_pairs() -> None:
-    assert outline(prompt(*TWO, traits=LLAMA3)) == [
-        ("user", "go"),
-        ("assistant", "Looking."),
-        ("assistant", "", ["a"]),
-        ("tool", "Error: ALPHA"),
-        ("assistant", "", ["b"]),
-        ("tool", "uid=0"),
-        ("user", "between\nafter"),
-    ]
+@pytest.mark.parametrize(("turns", "traits", "expected"), [
+    pytest.param(TWO, FULL, ["", "plan", "", "", ""], id="with its message"),
+    pytest.param(TWO, GEMMA4, ["", "plan", "", "", "", ""], id="with the text"),
+    pytest.param(ALONE, GEMMA4, ["", "plan", ""], id="with the calls where there is no text"),
+])  # fmt: skip
+def test_where_a_thought_stays(turns: list[dict[str, Any]], traits: Traits, expected: list[str]) -> None:
+    assert [m.get("reasoning_content", "") for m in prompt(*turns, traits=traits).messages] == expected
 
 
 def test_a_template_without_tools_gets_them_as_text() -> None:
@@ -191,6 +125,12 @@ UNUSUAL: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
     ),
     "the conversation begins with the assistant": ([assistant("Hi."), user("yes")], [("user", USER_FILLER), ("assistant", "Hi."), ("user", "yes")]),
     "nothing but blanks": ([user("  ")], [("user", USER_FILLER)]),
+    "what Anthropic's servers left in the history is not shown": (
+        [user("a"),
+         assistant({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, {"type": "redacted_thinking", "data": "x"}, "Found."),
+         user("b")],
+        [("user", "a"), ("assistant", "Found."), ("user", "b")],
+    ),
     "an empty assistant turn vanishes": ([user("a"), assistant(), user("b")], [("user", "a\n\nb")]),
     "a blank prefill is none": ([user("a"), assistant(" \n")], [("user", "a")]),
     "a thought at the very end is left out": ([user("a"), assistant(thought("t"))], [("user", "a")]),
@@ -262,11 +202,6 @@ def test_what_the_model_cannot_see_is_said(block: dict[str, Any], needles: list[
     assert "iVBOR" not in as_user and "JVBE" not in as_user
 
 
-def test_what_anthropics_servers_left_in_the_history_is_not_shown() -> None:
-    blocks = [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, {"type": "redacted_thinking", "data": "x"}]
-    assert outline(prompt(user("a"), assistant(*blocks, "Found."), user("b"))) == [("user", "a"), ("assistant", "Found."), ("user", "b")]
-
-
 # ── system texts ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -325,60 +260,6 @@ def test_alternating_templates_get_a_filler_between_two_turns_of_one_role() -> N
     assert outline(spoken)[1:5] == [("assistant", "Looking."), ("assistant", "", ["a"]), ("tool", "A"), ("user", USER_FILLER)]
 
 
-# ── tools ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_tools_are_shown_with_name_description_and_whole_schema_only() -> None:
-    made = prompt(user("x"), tools=[BASH | {"strict": True, "eager_input_streaming": True}])
-    assert made.tools == [{"type": "function", "function": {"name": "Bash", "description": "Run a command.", "parameters": SCHEMA}}]
-    assert prompt(user("x")).tools is None and prompt(user("x"), tools=[]).tools is None
-
-
-def test_tools_that_the_model_cannot_use_are_not_offered() -> None:
-    server = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
-    assert [t["function"]["name"] for t in prompt(user("x"), tools=[server, BASH]).tools or ()] == ["Bash"]
-    assert prompt(user("x"), tools=[server]).tools is None
-    assert prompt(user("x"), tools=[BASH], tool_choice={"type": "none"}).tools is None
-    assert "# Tools" not in json.dumps(prompt(user("x"), tools=[BASH], tool_choice={"type": "none"}, traits=PLAIN, system="S").messages)
-
-
-def test_a_deferred_tool_is_defined_where_it_is_first_referenced_and_the_head_stays() -> None:
-    tools = [{"name": name, "description": f"Does {name}.", "input_schema": {"type": "object"}, "defer_loading": name in "CDE"} for name in "ACDBE"]
-    found = [{"type": "tool_reference", "tool_name": name} for name in ("D", "Z", "D", "A")]
-    turns = [user("go"), assistant(call("a", "ToolSearch")), user(result("a", found)), assistant(call("b", "D")), user(result("b", [found[0]]))]
-    made = prompt(*turns, tools=tools)
-    assert [t["function"]["name"] for t in made.tools or ()] == ["A", "B"]
-    assert made.messages[2]["content"].splitlines() == [
-        "Tool found: D. It can be called like the other tools:",
-        '{"name": "D", "description": "Does D.", "parameters": {"type": "object"}}',
-        "Tool found: Z", "Tool found: D", "Tool found: A",
-    ]  # fmt: skip
-    assert made.messages[4]["content"] == "Tool found: D"
-    for traits in (FULL, GEMMA4, LLAMA3, PLAIN, MISTRAL):
-        before = prompt(*turns[:1], tools=[tool for tool in tools if tool["name"] in "AB"], traits=traits)
-        after = prompt(*turns, tools=tools, traits=traits)
-        assert (after.tools, after.messages[: len(before.messages)]) == (before.tools, before.messages)
-
-
-def test_a_template_without_tools_gets_a_found_one_as_text() -> None:
-    tools = [BASH, BASH | {"name": "Late", "defer_loading": True}]
-    found = [{"type": "tool_reference", "tool_name": "Late"}]
-    made = prompt(user("go"), assistant(call("a", "ToolSearch")), user(result("a", found)), tools=tools, traits=PLAIN)
-    assert "## Late" not in made.messages[0]["content"]
-    assert "## Late\nRun a command.\nParameters:\n- command (string, required)" in made.messages[-1]["content"]
-
-
-def test_a_reference_outside_of_a_result_is_marked_as_not_typed() -> None:
-    made = prompt(user({"type": "tool_reference", "tool_name": "Late"}, "go"), tools=[BASH | {"name": "Late", "defer_loading": True}])
-    assert made.tools is None
-    assert made.messages[0]["content"].startswith("<system-reminder>\nTool found: Late.") and made.messages[0]["content"].endswith("</system-reminder>\ngo")
-
-
-def test_a_deferred_tool_that_is_demanded_is_at_the_head() -> None:
-    tools = [BASH, BASH | {"name": "Late", "defer_loading": True}, BASH | {"name": "Later", "defer_loading": True}]
-    assert [tool.name for tool in offered_tools(request(user("x"), tools=tools, tool_choice={"type": "tool", "name": "Late"}))] == ["Bash", "Late"]
-
-
 # ── the form of the answer, and what changes nothing ─────────────────────────────────────────────
 
 
@@ -399,118 +280,3 @@ def test_a_schema_for_the_answer_is_put_to_the_model(traits: Traits) -> None:
 def test_context_edits_are_accepted_and_change_no_earlier_turn(edits: Any) -> None:
     turns = [user("a"), assistant(thought("one"), "A"), user("b"), assistant(thought("two"), "B"), user("c")]
     assert prompt(*turns, context_management={"edits": edits}) == prompt(*turns)
-
-
-# ── properties ───────────────────────────────────────────────────────────────────────────────────
-
-
-def all_traits() -> list[Traits]:
-    names = ("tools", "tool_calls", "several_calls", "text_beside_calls", "string_arguments", "system", "late_system", "alternates", "moves_late_text")
-    return [Traits(**dict(zip(names, values))) for values in product((True, False), repeat=len(names))]
-
-
-def conversation(rng: random.Random) -> list[dict[str, Any]]:
-    """Any order of roles and blocks; every text is a word that occurs once."""
-    words = (f"w{n}w" for n in range(10_000))
-    messages, ids = [], ["z"]
-    for _ in range(rng.randint(1, 8)):
-        role = rng.choice(["user", "user", "assistant", "assistant", "system"])
-        blocks = [text(rng.choice(["", "<system-reminder>"]) + next(words))] if role != "assistant" else []
-        for _ in range(rng.randint(0, 3)):
-            if role == "assistant" and rng.random() < 0.6:
-                ids.append(rng.choice([f"id{len(ids)}", ids[-1]]))
-                blocks.append(call(ids[-1], "Bash", command=next(words)))
-            elif role == "user" and rng.random() < 0.6:
-                blocks.append(result(rng.choice(ids[-3:]), next(words), is_error=rng.random() < 0.2))
-            else:
-                blocks.append(text(next(words)))
-        messages.append({"role": role, "content": blocks})
-    return messages
-
-
-def check_shape(messages: list[dict[str, Any]], traits: Traits) -> None:
-    """What every template relies on."""
-    assert all(isinstance(m["content"], str) for m in messages)
-    turns = messages[1:] if messages[0]["role"] == "system" else messages
-    assert turns[0]["role"] == "user" and (traits.late_system or all(m["role"] != "system" for m in turns))
-    due: list[str] = []
-    for message in turns:
-        if message["role"] == "tool":
-            assert message["tool_call_id"] == due.pop(0)
-        else:
-            assert not due
-            due = [c["id"] for c in message.get("tool_calls", ())]
-            assert "tool_calls" not in message or (due and (traits.several_calls or len(due) == 1))
-            assert not due or traits.text_beside_calls or not message["content"]
-    assert not due
-    if traits.alternates:
-        plain = [m["role"] for m in turns if m["role"] in ("user", "assistant") and "tool_calls" not in m]
-        assert plain == ["user", "assistant"] * (len(plain) // 2) + ["user"] * (len(plain) % 2)
-
-
-def test_any_conversation_keeps_every_word_once_and_fits_any_template() -> None:
-    rng = random.Random(3)
-    every = all_traits()
-    for _ in range(1500):
-        traits, messages = rng.choice(every), conversation(rng)
-        made = prompt(*messages, traits=traits, system="w-system", tools=[BASH])
-        check_shape(made.messages, traits)
-        whole = json.dumps(made.messages)
-        words = [w for w in json.dumps(messages).replace("<system-reminder>", '"').split('"') if w[:1] == "w" and w[-1:] == "w"]
-        assert {w: whole.count(w) for w in words} == {w: 1 for w in words}
-        assert whole.count("w-system") == 1
-
-
-# ── through real chat templates ──────────────────────────────────────────────────────────────────
-
-SESSION = [
-    user("<system-reminder>\nclaudeMd\n</system-reminder>\n", "What is in a.txt?"),
-    late("cwd: /home/user"),
-    assistant(thought("read it"), "I will read it.", call("t1", "Read", path="/a.txt", opts={"deep": True, "n": None})),
-    user(result("t1", "ALPHA"), "<system-reminder>5 tokens</system-reminder>"),
-    assistant(thought("and list"), call("t2", command="ls"), call("t3", command="id")),
-    user(result("t3", [text("uid"), {"type": "image", "source": {}}], is_error=True), result("t2", "a.txt")),
-    late("two agents"),
-    assistant("It holds ALPHA."),
-    user("Thanks. And b.txt?"),
-    assistant(call("t4", "Read", path="/b.txt")),
-    user("never mind"),
-]
-FAMILIES = ["llama", "gemma3", "gemma4", "gemma4_small", "gemma4_launch", "qwen3", "qwen3_5", "qwen3_6", "qwen3_8", "qwen3_next"]
-TEMPLATES = {"gemma4_small": "gemma4", "gemma4_launch": "gemma4", "qwen3_6": "qwen3_5", "qwen3_8": "qwen3_5"}
-STEPS = [(2, "cwd: /home/user"), (4, "5 tokens"), (7, "two agents")]  # where requests of one turn end, and their last words
-ORDER = ("You help.", "claudeMd", "What is in", "cwd: ", "I will read it.", "/a.txt", "ALPHA", "two agents", "It holds ALPHA.", "never mind")
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def tokenizer(request: pytest.FixtureRequest, tokenizer_folder: Callable[..., Path]) -> ModelTokenizer:
-    base = TEMPLATES.get(request.param)
-    return load_tokenizer(tokenizer_folder(base, request.param) if base else tokenizer_folder(request.param))
-
-
-@pytest.mark.parametrize("thinking", ["enabled", "disabled"])
-def test_each_step_of_a_turn_extends_the_rendered_text_of_the_one_before(tokenizer: ModelTokenizer, thinking: str) -> None:
-    kept = ""
-    for end, last_words in STEPS:
-        made = prompt(*SESSION[:end], traits=tokenizer.traits, tools=[BASH], system="You help.", thinking={"type": thinking})
-        rendered = tokenizer.encode(made).text
-        assert rendered.startswith(kept)
-        kept = rendered[: rendered.rindex(last_words) + len(last_words)]
-
-
-def test_a_whole_session_renders_in_order(tokenizer: ModelTokenizer) -> None:
-    rendered = tokenizer.encode(prompt(*SESSION, traits=tokenizer.traits, tools=[BASH], system="You help.")).text
-    places = [rendered.find(words) for words in ORDER]
-    assert -1 not in places and places == sorted(places)
-
-
-def test_a_prefill_ends_the_rendered_text(tokenizer: ModelTokenizer) -> None:
-    assert tokenizer.encode(prompt(user("Give JSON"), assistant('{"a":'), traits=tokenizer.traits)).text.endswith('{"a":')
-
-
-def test_the_deepest_accepted_schema_renders(tokenizer: ModelTokenizer) -> None:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(29):
-        schema = {"type": "object", "properties": {"a": schema}}
-    made = prompt(user("x"), traits=tokenizer.traits, tools=[{"name": "Deep", "input_schema": schema}])
-    assert "Deep" in tokenizer.encode(made).text

@@ -1,10 +1,8 @@
-"""States on disk: what comes back after a restart is what a cold run computes, and nothing that is damaged is used."""
+"""Files of states: which are found, which go, and what is left of them when something fails."""
 from __future__ import annotations
 
-import logging
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -13,167 +11,12 @@ from typing import Any
 
 import pytest
 
-from engine_rig import WIDE, Talk, alone, job, prompt, rig  # noqa: F401  (fixtures)
+from engine_rig import prompt, state_files
 from mlx_native_server.engine import archive, disk, disk_writer, state_file
 from mlx_native_server.engine.disk import FIXED, PLAIN, WORTH_TOKENS, Entry, Shelf, fingerprint
 from mlx_native_server.engine.disk_writer import MOST_WAITING, Saving, Writer
-from mlx_native_server.engine.memory import GIB
 from mlx_native_server.engine.prefix_tree import pack
-from mlx_native_server.protocol import Piece
 from mlx_native_server.engine.state_file import Tensor
-
-# ── restarts ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
-
-
-def words(replies: list[Any]) -> list[int]:
-    return [int(reply.text) for reply in replies if isinstance(reply, Piece) and reply.text]
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gemma4", "qwen3_5"])
-def test_after_a_restart_a_conversation_goes_on_as_if_cold_and_prefills_what_is_new(rig: Any, alone: Any, family: str, tmp_path: Path,
-                                                                                    caplog: Any) -> None:
-    caplog.set_level(logging.INFO)
-    first = rig(family, states=tmp_path / "m")
-    talk = Talk(prompt(1, 300), "one")
-    talk.say(prompt(2, 40), typed=True)
-    talk.answered(first.answer(first.engine.submit(talk.job())))
-    assert first.engine.close(60)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path / "m")} == {0o600}
-
-    second = rig(family, states=tmp_path / "m")
-    talk.say(prompt(3, 30))
-    wanted, new_session = talk.job(), job(prompt(1, 300) + prompt(4, 20), checkpoints=(300, 317), session="two")
-    replies = second.replies(second.engine.submit(wanted))
-    assert replies[0].prefilled_tokens <= 30 + 8
-    assert words(replies) == alone(family, wanted.tokens, 6)
-    replies = second.replies(second.engine.submit(new_session))
-    assert replies[0].prefilled_tokens == 20
-    assert words(replies) == alone(family, new_session.tokens)
-    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request ")]
-    assert "from=disk" in lines[1]
-    assert second.engine.health()["prompt_cache"]["disk"]["read"] >= 1
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_a_new_session_after_a_restart_begins_with_the_system_from_disk(rig: Any, alone: Any, family: str, tmp_path: Path) -> None:
-    """Also when the conversation that had it is not there any more."""
-    first = rig(family, states=tmp_path / "m")
-    first.ask(prompt(1, 300) + prompt(2, 40), checkpoints=(300, 337))
-    assert first.engine.close(60)
-    for path in files(tmp_path / "m"):
-        if "system" not in path.name:
-            path.unlink()
-    second = rig(family, states=tmp_path / "m")
-    wanted = job(prompt(1, 300) + prompt(4, 20), checkpoints=(300, 317))
-    replies = second.replies(second.engine.submit(wanted))
-    assert (replies[0].reused_tokens, words(replies)) == (300, alone(family, wanted.tokens))
-
-
-def test_a_quantized_state_comes_back(rig: Any, tiny_model: Any, tmp_path: Path) -> None:
-    settings = dict(folder=tiny_model("llama", **WIDE), kv_bits=8, kv_quant_start=100, states=tmp_path / "m")
-    tokens = prompt(1, 400)
-    first = rig(**settings)
-    first.ask(tokens)
-    expected = first.ask(tokens + [400])
-    assert first.engine.close(60)
-    second = rig(**settings)
-    replies = second.replies(second.engine.submit(job(tokens + [400])))
-    assert replies[0].reused_tokens >= 399 and words(replies) == expected
-
-
-def damage(path: Path, at: float) -> None:
-    data = bytearray(path.read_bytes())
-    data[int(at * (len(data) - 1))] ^= 0x10
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("harm", [
-    lambda path: damage(path, 0.9),
-    lambda path: damage(path, 0.0),
-    lambda path: damage(path, 0.01),
-    lambda path: path.write_bytes(path.read_bytes()[:-100]),
-    lambda path: path.write_bytes(b""),
-    lambda path: path.write_bytes(b"\x10\0\0\0\0\0\0\0[]              "),
-])
-def test_a_damaged_file_is_not_used_and_goes(rig: Any, alone: Any, tmp_path: Path, harm: Any) -> None:
-    tokens = prompt(1, 400)
-    first = rig("gemma3", states=tmp_path / "m")
-    first.ask(tokens)
-    assert first.engine.close(60) and files(tmp_path / "m")
-    for path in files(tmp_path / "m"):
-        harm(path)
-    second = rig("gemma3", states=tmp_path / "m", disk_cache_gb=1.0)
-    replies = second.replies(second.engine.submit(job(tokens + [400])))
-    assert (replies[0].reused_tokens, words(replies)) == (0, alone("gemma3", tokens + [400]))
-    assert second.engine.close(60)
-    for path in files(tmp_path / "m"):
-        state_file.read_header(path)  # they are new ones
-
-
-def test_a_file_that_is_damaged_while_the_server_runs_is_not_used(rig: Any, alone: Any, tmp_path: Path) -> None:
-    first = rig(states=tmp_path / "m")
-    tokens = prompt(1, 400)
-    first.ask(tokens)
-    assert first.engine.close(60)
-    second = rig(states=tmp_path / "m")
-    second.ask(prompt(2, 20))  # it has looked at the files
-    for path in files(tmp_path / "m"):
-        damage(path, 0.9)
-    replies = second.replies(second.engine.submit(job(tokens + [400])))
-    assert (replies[0].reused_tokens, words(replies)) == (0, alone("llama", tokens + [400]))
-
-
-def test_another_models_files_are_not_used_and_named_as_the_reason(rig: Any, tmp_path: Path, caplog: Any) -> None:
-    caplog.set_level(logging.INFO)
-    for name, reused in (("a", "reused=0"), ("b", "reused=0")):
-        engine = rig(states=tmp_path / name)
-        engine.ask(prompt(1, 400), checkpoints=(300,))
-        assert engine.engine.close(60)
-    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("request ")]
-    assert "reused=0" in lines[1] and lines[1].endswith("miss=model_changed@0")
-
-
-def test_nothing_is_written_without_a_wish_for_it(rig: Any, tmp_path: Path) -> None:
-    engine = rig(states=tmp_path / "m", disk_cache_gb=0.0)
-    engine.ask(prompt(1, 400))
-    assert engine.engine.close(60)
-    assert not (tmp_path / "m").exists()
-
-
-def test_an_idle_conversation_is_written_while_the_server_runs(rig: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(archive, "IDLE_S", 0.0)
-    monkeypatch.setattr(archive, "LOOK_EVERY_S", 0.01)
-    engine = rig(states=tmp_path / "m")
-    engine.ask(prompt(1, 400), session="one")
-    until_s = time.monotonic() + 60
-    while not any("plain" in path.name for path in files(tmp_path / "m")) and time.monotonic() < until_s:
-        engine.engine.health()
-    assert [path.name.split("-")[0] for path in files(tmp_path / "m")] == ["412"]
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_what_memory_has_no_room_for_comes_back_from_disk(rig: Any, alone: Any, family: str, tmp_path: Path) -> None:
-    engine = rig(family, states=tmp_path / "m", prompt_cache_gb=2_500_000 / GIB)
-    talks = [prompt(number, 400) for number in range(8)]
-    for tokens in talks:
-        engine.ask(tokens, 2)
-    assert engine.engine.health()["prompt_cache"]["evictions"] > 0
-    assert engine.engine._reuse.archive._writer.close(60)
-    replies = engine.replies(engine.engine.submit(job(talks[0] + [400], 4)))
-    assert (replies[0].reused_tokens >= 399, words(replies)) == (True, alone(family, talks[0] + [400], 4))
-
-
-def test_a_folder_that_cannot_be_had_is_no_reason_to_fail(rig: Any, tmp_path: Path) -> None:
-    (tmp_path / "m").write_text("a file")
-    engine = rig(states=tmp_path / "m")
-    assert engine.ask(prompt(1, 300), 2)
-
-
-# ── the files ────────────────────────────────────────────────────────────────────────────────────
 
 
 def shelf(folder: Path, limit_bytes: int = 1 << 30, has_fixed: bool = False) -> Shelf:
@@ -224,19 +67,19 @@ def test_a_conversations_newest_state_takes_the_place_of_its_older_ones(tmp_path
     on = shelf(tmp_path / "m", has_fixed=True)
     write(on, saving(A[:280], FIXED, is_system=True), saving(A[:280], is_system=True), saving(A, FIXED), saving(A), saving(A + B, FIXED),
           saving(A + B, keep=frozenset({600})), saving(A + C[:10], FIXED))
-    assert sorted(path.name.split("-")[0] for path in files(tmp_path / "m")) == ["280", "280", "310", "600", "600"]
+    assert sorted(path.name.split("-")[0] for path in state_files(tmp_path / "m")) == ["280", "280", "310", "600", "600"]
 
 
 def test_the_least_lately_used_go_first_and_systems_last(tmp_path: Path) -> None:
     on = shelf(tmp_path / "m", limit_bytes=13_500)
     write(on, saving(A, is_system=True), saving(B), saving(C))
     for age_s, tokens in ((500, A), (400, C), (300, B)):
-        for path in files(tmp_path / "m"):
+        for path in state_files(tmp_path / "m"):
             if path.name.startswith(on.target(pack(tokens), PLAIN, tokens is A).name):
                 os.utime(path, (time.time() - age_s,) * 2)
     write(on, saving(prompt(4, 300), size_bytes=8000))
     assert [on.find(pack(tokens + [5]), 0) is not None for tokens in (A, B, C, prompt(4, 300))] == [True, True, False, True]
-    assert sum(path.stat().st_size for path in files(tmp_path / "m")) <= 13_500
+    assert sum(path.stat().st_size for path in state_files(tmp_path / "m")) <= 13_500
     assert write(on, saving(prompt(5, 300), size_bytes=20_000)).dropped == 1, "larger than all there may be"
     assert on.find(pack(A + [5]), 0)
 
@@ -253,7 +96,7 @@ def test_files_of_other_models_count_against_the_limit(tmp_path: Path) -> None:
     on = shelf(tmp_path / "n", limit_bytes=8000)
     assert on.is_elsewhere(pack(A + B)) and not on.is_elsewhere(pack(B))
     write(on, saving(B, size_bytes=5000))
-    assert not files(tmp_path / "m") and files(tmp_path / "n")
+    assert not state_files(tmp_path / "m") and state_files(tmp_path / "n")
 
 
 def test_what_is_too_much_for_the_writer_is_left_out_the_oldest_first(tmp_path: Path) -> None:
@@ -265,7 +108,7 @@ def test_what_is_too_much_for_the_writer_is_left_out_the_oldest_first(tmp_path: 
     assert gone == [0, 1, 2] and writer.pending_bytes() == MOST_WAITING * 100
     writer.start()
     assert writer.close(60)
-    assert len(files(tmp_path / "m")) == MOST_WAITING and writer.pending_bytes() == 0
+    assert len(state_files(tmp_path / "m")) == MOST_WAITING and writer.pending_bytes() == 0
 
 
 def test_a_disk_that_cannot_be_written_costs_the_file_and_no_more(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
@@ -286,10 +129,10 @@ def test_remains_of_a_process_that_has_ended_and_foreign_files_are_removed(tmp_p
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     for name in (f"writing-{ended.pid}-1.safetensors", "something.safetensors", f"300-{'0' * 32}-plain.safetensors"):
-        (tmp_path / "m" / name).write_bytes(files(tmp_path / "m")[0].read_bytes())
+        (tmp_path / "m" / name).write_bytes(state_files(tmp_path / "m")[0].read_bytes())
     (tmp_path / "m" / f"writing-{os.getppid()}-1.safetensors").write_bytes(b"another server writes this")
     assert shelf(tmp_path / "m").find(pack(A + [5]), 0)
-    assert sorted(path.name.split("-")[0] for path in files(tmp_path / "m")) == ["300", "writing"]
+    assert sorted(path.name.split("-")[0] for path in state_files(tmp_path / "m")) == ["300", "writing"]
 
 
 WRITES = """
@@ -312,7 +155,7 @@ while True:
 """
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_whole_files(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_while_it_writes_leaves_whole_state_files(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", WRITES, str(tmp_path / "m")], stdout=subprocess.PIPE, cwd=Path(archive.__file__).parents[2])
     for _ in range(12):
         child.stdout.readline()
@@ -320,11 +163,11 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_files(tmp_path: P
     child.wait()
     child.stdout.close()
     on = shelf(tmp_path / "m")
-    for path in files(tmp_path / "m"):
+    for path in state_files(tmp_path / "m"):
         header = state_file.read_header(path)
         assert all(state_file.block_is_right(path, header, number) for number in range(len(header.checks)))
         assert not path.name.startswith("writing"), "what was being written is gone"
-    assert on.nbytes == sum(path.stat().st_size for path in files(tmp_path / "m")) > 0
+    assert on.nbytes == sum(path.stat().st_size for path in state_files(tmp_path / "m")) > 0
 
 
 def test_tensors_of_any_pieces_are_read_back(tmp_path: Path, monkeypatch: Any) -> None:
@@ -355,7 +198,7 @@ def test_a_cut_entry_is_not_found(tmp_path: Path) -> None:
     """Somebody else has removed the file."""
     on = shelf(tmp_path / "m")
     write(on, saving(A))
-    files(tmp_path / "m")[0].unlink()
+    state_files(tmp_path / "m")[0].unlink()
     found = on.find(pack(A + [5]), 0)
     until_s = time.monotonic() + 60
     while not found.done and time.monotonic() < until_s:

@@ -10,7 +10,7 @@ import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.generate import generate_step
 
-from engine_rig import WAIT_S, Ids, Rig, job, prompt
+from engine_rig import WAIT_S, Ids, Rig, job, prompt, words
 from mlx_native_server.engine.engine import Loaded
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ class Made(Rig):
         super().__init__(None, **settings)
 
     def _load(self, progress: Callable[[str], None]) -> Loaded:
-        return Loaded(make(self.kind), lambda last: Ids(), frozenset(), 600)
+        return Loaded(make(self.kind), Ids, frozenset(), 600)
 
 
 @pytest.fixture
@@ -84,5 +84,5 @@ def test_steps_branches_and_rows_beside_each_other_give_what_a_cold_run_gives(ma
     tickets = [engine.engine.submit(each) for each in (step, branch)]
     for each, ticket, reused in zip((step, branch), tickets, (246, REUSED.get(kind, 200))):
         replies = engine.replies(ticket)
-        assert [int(reply.text) for reply in replies[1:-1]] == cold(each.tokens)
+        assert words(replies[1:-1]) == cold(each.tokens)
         assert replies[0].reused_tokens == reused

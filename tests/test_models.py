@@ -16,7 +16,9 @@ import pytest
 from huggingface_hub import constants
 
 from mlx_native_server.models import hub, loading as models
-from mlx_native_server.models.loading import LINEUP, ModelError, cache_kinds, load_weights, resolve
+from mlx_native_server.models.folder import ModelError
+from mlx_native_server.models.loading import LINEUP, cache_kinds, load_weights, resolve
+from tokenizer_rig import edited
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -209,23 +211,16 @@ def test_a_name_that_is_nothing_says_what_was_tried(name: str, message: str) -> 
         resolve(name, quiet)
 
 
-def edit(name: str, content: str | None) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / name).write_text(content) if content is not None else (folder / name).unlink()
-
-    return change
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (edit("config.json", None), "no config.json"),
-        (edit("config.json", "{}"), "has no model_type"),
-        (edit("config.json", '{"model_type": "../x"}'), "does not know the model type"),
-        (edit("config.json", '{"model_type": "llama", "model_file": "x.py"}'), r"run its own code \(x.py\)"),
-        (edit("model.safetensors", None), "lacks weights"),
-        (edit("model.safetensors.index.json", '{"weight_map": {"a": "model-00001.safetensors"}}'), "lacks weights"),
-        (edit("model.safetensors.index.json", "broken"), "lacks weights"),
+        (edited("config.json", None), "no config.json"),
+        (edited("config.json", "{}"), "has no model_type"),
+        (edited("config.json", '{"model_type": "../x"}'), "does not know the model type"),
+        (edited("config.json", '{"model_type": "llama", "model_file": "x.py"}'), r"run its own code \(x.py\)"),
+        (edited("model.safetensors", None), "lacks weights"),
+        (edited("model.safetensors.index.json", '{"weight_map": {"a": "model-00001.safetensors"}}'), "lacks weights"),
+        (edited("model.safetensors.index.json", "broken"), "lacks weights"),
     ],
 )
 def test_a_folder_that_cannot_work_is_refused_at_once(model_copy: Path, change: Callable[[Path], None], message: str) -> None:
@@ -271,9 +266,9 @@ def cut_in_half(folder: Path) -> None:
     "change",
     [
         cut_in_half,
-        edit("model.safetensors", "not weights"),
-        edit("config.json", '{"model_type": "llama"}'),
-        edit("config.json", json.dumps(OTHER_CONFIG)),
+        edited("model.safetensors", "not weights"),
+        edited("config.json", '{"model_type": "llama"}'),
+        edited("config.json", json.dumps(OTHER_CONFIG)),
     ],
     ids=["truncated", "garbage", "config without sizes", "config of another model"],
 )  # fmt: skip

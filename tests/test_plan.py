@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm import load
 
-from engine_rig import FAMILIES, WAIT_S, Rig, alone, job, prompt, rig  # noqa: F401  (fixtures)
+from engine_rig import FAMILIES, WAIT_S, Rig, alone, job, prompt, rig, words  # noqa: F401  (fixtures)
 from mlx_native_server.engine import kv, space
 from mlx_native_server.config import Settings
 from mlx_native_server.engine.engine import Engine
@@ -122,7 +122,7 @@ def test_what_does_not_fit_at_once_waits_and_kept_states_go(rig: Any, alone: Any
     wanted = [job(prompt(number, 700), 4, session=str(number)) for number in range(7)]
     replies = [engine.replies(ticket) for ticket in [engine.engine.submit(each) for each in wanted]]
     for each, got in list(zip(wanted, replies))[::3]:
-        assert [int(reply.text) for reply in got if isinstance(reply, Piece)] == alone(family, each.tokens, 4)
+        assert words(got) == alone(family, each.tokens, 4)
     assert all(isinstance(got[0], Started) and isinstance(got[-1], Finished) for got in replies)
     health = engine.engine.health()
     assert health["prompt_cache"]["evictions"] > 0, "the budget alone would have kept them all"

@@ -121,26 +121,27 @@ def test_nobody_begins_beyond_the_limit_of_running_jobs() -> None:
     assert chunk is not None and chunk[0] is full.begun[0]
 
 
+def take_turn(these: Prompts) -> Task:
+    """The next chunk is prefilled; whose it was."""
+    chosen, size = these.next_chunk(0.0, True, [], False)
+    if chosen.state is None:
+        these.begin(chosen)
+        chosen.state = []
+    chosen.held_tokens += size
+    return chosen
+
+
 def test_a_sessions_twenty_sub_agents_leave_another_session_its_half() -> None:
     many = Prompts(16, 512)
     many.rate = 1000.0
     many.waiting += [task(5001, arrived_s=number, session="many") for number in range(20)]
     for _ in range(5):
-        chosen, size = many.next_chunk(0.0, True, [], False)
-        if chosen.state is None:
-            many.begin(chosen)
-            chosen.state = []
-        chosen.held_tokens += size
+        take_turn(many)
     other = task(2001, arrived_s=30.0, session="one")
     many.waiting.append(other)
     served = []
     while other.prefill_tokens:
-        chosen, size = many.next_chunk(0.0, True, [], False)
-        if chosen.state is None:
-            many.begin(chosen)
-            chosen.state = []
-        chosen.held_tokens += size
-        served.append(chosen is other)
+        served.append(take_turn(many) is other)
     assert served.count(True) >= len(served) / 2 - 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine_rig import WAIT_S, WIDE, Rig, Talk, alone, job, prompt, rig  # noqa: F401  (fixtures)
+from engine_rig import WAIT_S, WIDE, Rig, Talk, alone, job, prompt, rig, words  # noqa: F401  (fixtures)
 from mlx_native_server.engine import kv
 from mlx_native_server.engine.memory import GIB
 from mlx_native_server.protocol import Failed, Finished, Job, Piece, Started
@@ -25,7 +25,7 @@ class Books:
 
     def settle(self, wanted: Job, ticket: Any) -> list[int]:
         replies = self.engine.replies(ticket)
-        started, answer = replies[0], [int(word) for reply in replies if isinstance(reply, Piece) for word in reply.text.split()]
+        started, answer = replies[0], words(replies)
         assert isinstance(started, Started) and isinstance(replies[-1], Finished), replies
         assert answer == self.cold(self.family, wanted.tokens, wanted.max_tokens)
         assert started.reused_tokens + started.prefilled_tokens == len(wanted.tokens) and started.prefilled_tokens >= 1
@@ -91,7 +91,7 @@ def test_twenty_requests_with_a_common_prefix_sent_at_once_prefill_it_once(rig: 
     replies = [engine.replies(ticket) for ticket in [engine.engine.submit(each) for each in wanted]]
     assert sum(each[0].prefilled_tokens for each in replies) == shared + 20 * 10
     for each, got in list(zip(wanted, replies))[::7]:
-        assert [int(word) for reply in got if isinstance(reply, Piece) for word in reply.text.split()] == alone(family, each.tokens, 4)
+        assert words(got) == alone(family, each.tokens, 4)
 
 
 def test_a_prompt_waits_for_the_part_that_it_shares_and_no_longer(rig: Any, alone: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_prompt_waits_for_the_part_that_it_shares_and_no_longer(rig: Any, alon
     short = job(system + prompt(3, 20))
     replies = engine.replies(engine.engine.submit(short))
     assert replies[0].prefilled_tokens <= 20 + WORTH_WAITING_TOKENS
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone("llama", short.tokens)
+    assert words(replies) == alone("llama", short.tokens)
     assert long.get(0) is None, "the long prompt was done first"
     long.cancel()
     engine.replies(long)
@@ -117,7 +117,7 @@ def test_a_request_branches_off_from_one_that_is_decoding(rig: Any, alone: Any) 
     branch = job(prompt(1, 200) + prompt(2, 20))
     replies = engine.replies(engine.engine.submit(branch))
     assert replies[0] == Started(200, 20)
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone("llama", branch.tokens)
+    assert words(replies) == alone("llama", branch.tokens)
     running.cancel()
     engine.replies(running)
 
@@ -135,7 +135,7 @@ def test_a_cancelled_prefill_is_kept_as_far_as_it_got(rig: Any, alone: Any, fami
     again = job(tokens[:500], 4)
     replies = engine.replies(engine.engine.submit(again))
     assert replies[0].reused_tokens >= 64
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone(family, again.tokens, 4)
+    assert words(replies) == alone(family, again.tokens, 4)
 
 
 def test_a_retry_with_a_longer_prompt_prefills_what_it_adds(rig: Any) -> None:
@@ -159,7 +159,7 @@ def test_a_prefill_only_job_warms_the_prompt(rig: Any, alone: Any) -> None:
     assert engine.replies(engine.engine.submit(job(tokens, max_tokens=0)))[-1] == Finished("length")
     replies = engine.replies(engine.engine.submit(job(tokens)))
     assert replies[0] == Started(299, 1)
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone("llama", tokens)
+    assert words(replies) == alone("llama", tokens)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
@@ -171,7 +171,7 @@ def test_a_new_question_behind_a_long_system_is_answered_and_not_the_old_one(rig
     second = job(system + prompt(3, 20), checkpoints=(700,))
     replies = engine.replies(engine.engine.submit(second))
     assert replies[0] == Started(700, 20)
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone(family, second.tokens)
+    assert words(replies) == alone(family, second.tokens)
 
 
 @pytest.mark.parametrize("extra", ["rotating", "arrays"])
@@ -217,7 +217,7 @@ def test_where_prompts_part_without_a_checkpoint_the_next_one_finds_one(rig: Any
         wanted = job(tools + prompt(number, 80) + prompt(9, 10), 4, checkpoints=(280, 287))
         replies = engine.replies(engine.engine.submit(wanted))
         assert replies[0].reused_tokens == reused
-        assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone(family, wanted.tokens, 4)
+        assert words(replies) == alone(family, wanted.tokens, 4)
 
 
 def test_why_it_missed_is_logged_and_counted(rig: Any, caplog: Any) -> None:
@@ -231,6 +231,18 @@ def test_why_it_missed_is_logged_and_counted(rig: Any, caplog: Any) -> None:
     assert "reused=150 prefilled=60" in lines[1] and lines[1].endswith("from=memory miss=messages_changed@150")
     cache = engine.engine.health()["prompt_cache"]
     assert cache["reasons"] == {"cold": 1, "messages_changed": 1} and cache["entries"] == 2 and cache["bytes"] > 0
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_the_first_text_that_differs_is_logged_for_debugging_only(rig: Any, caplog: Any, shows: bool) -> None:
+    caplog.set_level(logging.INFO)
+    engine = rig(debug_request=shows)
+    tokens, other = prompt(1, 200), prompt(2, 60)
+    for name, asked in (("a", tokens), ("b", tokens[:150] + other), ("c", tokens[:150] + other)):
+        engine.ask(asked, checkpoints=(100, 190), name=name)
+    misses = [record.getMessage().partition("miss=")[2] for record in caplog.records if record.getMessage().startswith("request ")]
+    text = f" {''.join(f'{token} ' for token in other[:12])!r}" if shows else ""
+    assert misses[1:] == [f"messages_changed@150{text}", "-"]
 
 
 @pytest.mark.parametrize(("family", "chunks"), [("llama", [259]), ("gemma3", [259]), ("gemma4", [259]), ("qwen3_5", [100, 150, 9])])

@@ -1,21 +1,19 @@
 """Requests that fail or are left: what the prompt cache says it holds is what it holds."""
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 
-from engine_rig import WAIT_S, Ids, alone, job, prompt, rig  # noqa: F401  (fixtures)
+from engine_rig import WAIT_S, Broken, Ids, alone, job, prompt, rig, words  # noqa: F401  (fixtures)
 from mlx_native_server.protocol import Failed, Piece, Started
 
 
 def test_a_failed_or_abandoned_request_leaves_no_state_under_another_prompts_name(rig: Any, alone: Any, monkeypatch: Any) -> None:
     """Each way to fail after a hit, and then the first prompt again."""
-    class Broken(Ids):
-        def add_token(self, token: int) -> None:
-            raise KeyError(token)
-
-    engine = rig(detokenizer=lambda last: Broken() if last == 555 else Ids())
+    kinds = chain([Ids, Broken], repeat(Ids))
+    engine = rig(detokenizer=lambda: next(kinds)())
     first, other = prompt(1, 200) + prompt(2, 60), prompt(1, 200) + prompt(3, 60)
     expected = alone("llama", first)
     assert engine.ask(first) == expected
@@ -43,11 +41,8 @@ def test_a_failed_or_abandoned_request_leaves_no_state_under_another_prompts_nam
 @pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_5"])
 @pytest.mark.parametrize("where", ["answer", "batch", "prefill"])
 def test_a_job_that_fails_keeps_what_was_computed_of_its_prompt(rig: Any, alone: Any, monkeypatch: Any, family: str, where: str) -> None:
-    class Broken(Ids):
-        def add_token(self, token: int) -> None:
-            raise KeyError(token)
-
-    engine = rig(family, detokenizer=lambda last: Broken() if last == 555 and where == "answer" else Ids(), prefill_size=64)
+    kinds = chain([Ids, Broken if where == "answer" else Ids], repeat(Ids))
+    engine = rig(family, detokenizer=lambda: next(kinds)(), prefill_size=64)
     tokens = prompt(1, 260) + [555]
     engine.ask(prompt(9, 5), 1)
     real, reads = type(engine.model).__call__, []
@@ -66,7 +61,7 @@ def test_a_job_that_fails_keeps_what_was_computed_of_its_prompt(rig: Any, alone:
     again = job(tokens + [400], checkpoints=(96, 250))
     replies = engine.replies(engine.engine.submit(again))
     assert replies[0].reused_tokens >= 96
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone(family, again.tokens)
+    assert words(replies) == alone(family, again.tokens)
 
 
 def test_a_stop_at_position_0_after_a_hit_keeps_what_is_held(rig: Any, alone: Any) -> None:
@@ -81,4 +76,4 @@ def test_a_stop_at_position_0_after_a_hit_keeps_what_is_held(rig: Any, alone: An
     engine.replies(ticket)
     replies = engine.replies(engine.engine.submit(job(tokens + [400, 401])))
     assert replies[0] == Started(301, 1)
-    assert [int(reply.text) for reply in replies if isinstance(reply, Piece)] == alone("llama", tokens + [400, 401])
+    assert words(replies) == alone("llama", tokens + [400, 401])

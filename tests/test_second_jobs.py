@@ -1,8 +1,7 @@
 """Answers of several jobs with a real engine, real tokenizers and scripted models: what is reused, and what is counted."""
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,59 +9,22 @@ import pytest
 from fakes import body
 from tiny_models import FAMILIES
 
-from mlx_native_server.config import Settings
-from mlx_native_server.engine.engine import Engine, Loaded
 from mlx_native_server.turn.forced import FORMS
-from mlx_native_server.models.loading import load_weights
-from mlx_native_server.service import Service
-from mlx_native_server.answer.streaming import fold
 from mlx_native_server.models.tokens import load_tokenizer
+from served import Served, serve_folder  # noqa: F401  (fixtures)
 
-WAIT_S = 60.0
 LOOK_UP = {"name": "look_up", "description": "Looks up.", "input_schema": {
     "type": "object", "properties": {"parameter": {"type": "string"}}, "required": ["parameter"]}}
-Ask = Callable[..., dict[str, Any]]
-
-
-class Served:
-    """A service over a real engine with the model of a folder."""
-
-    def __init__(self, folder: Path, **settings: Any):
-        self.tokenizer = load_tokenizer(folder)
-        self._folder = folder
-        given = Settings(model=str(folder), context_tokens=100_000, **settings)
-        self.engine = Engine(self._load, given, self_check=True)
-        self.service = Service(given, self.engine)
-        self.service.use(self.tokenizer)
-        self.engine.start()
-
-    def _load(self, progress: Callable[[str], None]) -> Loaded:
-        return Loaded(load_weights(self._folder), self.tokenizer.detokenizer, self.tokenizer.stop_ids, self.tokenizer.vocab_size)
-
-    def ask(self, **fields: Any) -> dict[str, Any]:
-        """The message to a request with these fields."""
-        raw = json.dumps(body(**{"max_tokens": 400, **fields})).encode()
-        return fold(event for event in self.service.answer(raw, {}, "r").events if event)
-
-    def count(self, **fields: Any) -> int:
-        return self.service.count(json.dumps(body(**fields)).encode(), {})
-
-    def prefilled_tokens(self) -> int:
-        return self.engine.counters.prefilled_tokens
 
 
 @pytest.fixture
-def serve_model(scripted_model: Callable[..., Path]) -> Iterator[Callable[..., Served]]:
-    """`serve_model(family, rules, **options of scripted_model)`: closed after the test."""
-    made: list[Served] = []
+def serve_model(scripted_model: Callable[..., Path], serve_folder: Callable[..., Served]) -> Callable[..., Served]:
+    """`serve_model(family, rules, **options of scripted_model)`."""
+    return lambda family, rules, **options: serve_folder(scripted_model(family, rules, **options))
 
-    def start(family: str, rules: Any, **options: Any) -> Served:
-        made.append(Served(scripted_model(family, rules, **options)))
-        return made[-1]
 
-    yield start
-    for each in made:
-        assert each.engine.close(WAIT_S)
+def wanted(**fields: Any) -> dict[str, Any]:
+    return body(**{"max_tokens": 400, **fields})
 
 
 def calls(message: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -78,10 +40,10 @@ def test_a_model_goes_on_in_the_middle_of_its_own_call(serve_model, scripted_mod
     """The scripted model does so only where what was begun ends between two of its own tokens."""
     dialect = load_tokenizer(scripted_model(family, "x")).traits.dialect
     server = serve_model(family, FORMS[dialect].example("look_up"))
-    asked = dict(tools=[LOOK_UP, LOOK_UP | {"name": "another"}], tool_choice=choice, thinking={"type": "enabled", "budget_tokens": 1024})
-    message = server.ask(**asked)
+    asked = wanted(tools=[LOOK_UP, LOOK_UP | {"name": "another"}], tool_choice=choice, thinking={"type": "enabled", "budget_tokens": 1024})
+    message = server.ask(asked)
     assert (calls(message), len(message["content"]), message["stop_reason"]) == ([("look_up", {"parameter": "value"})], 1, "tool_use")
-    assert message["usage"]["input_tokens"] == server.count(**asked)
+    assert message["usage"]["input_tokens"] == server.count(asked)
 
 
 # ── thoughts ─────────────────────────────────────────────────────────────────────────────────────
@@ -90,14 +52,14 @@ def test_a_model_goes_on_in_the_middle_of_its_own_call(serve_model, scripted_mod
 @pytest.mark.parametrize("extra_caches", [(), ("arrays",), ("rotating",)])
 def test_ending_a_thought_computes_nothing_twice(serve_model, extra_caches: tuple[str, ...]) -> None:
     server = serve_model("qwen3_5", [{"reply": "So it is. ", "no_eos": True}], extra_caches=extra_caches)
-    asked = dict(thinking={"type": "enabled", "budget_tokens": 40}, max_tokens=100, messages=[{"role": "user", "content": "word " * 200}])
-    message = server.ask(**asked)
+    asked = wanted(thinking={"type": "enabled", "budget_tokens": 40}, max_tokens=100, messages=[{"role": "user", "content": "word " * 200}])
+    message = server.ask(asked)
     thought, answer = message["content"]
     assert thought["thinking"].startswith("So it is. So it is.") and answer["text"].startswith("So it is. So it is.")
     assert (thought["type"], answer["type"], message["stop_reason"]) == ("thinking", "text", "max_tokens")
     end_tokens = len(server.tokenizer.ids("\n</think>\n\n"))
     assert message["usage"]["output_tokens"] == 100 - end_tokens
-    prompt_tokens = server.count(**asked)
+    prompt_tokens = server.count(asked)
     assert message["usage"]["input_tokens"] + message["usage"]["cache_read_input_tokens"] == prompt_tokens
     again = server.prefilled_tokens() - prompt_tokens
     assert again <= (end_tokens + 2 if not extra_caches else prompt_tokens // 4 + 40 + end_tokens), "the prompt was computed again"
@@ -118,11 +80,11 @@ def test_a_second_attempt_is_cheap_and_leaves_no_trace(serve_model, extra_caches
     """Neither in the message, nor in the prompt of the next turn or what that reuses; only in the tokens that it took."""
     server = serve_model("qwen3", RULES, extra_caches=extra_caches)
     messages: list[dict[str, Any]] = [{"role": "user", "content": "word " * 300}]
-    asked = dict(tools=[LOOK_UP], messages=messages)
-    message = server.ask(**asked)
+    asked = wanted(tools=[LOOK_UP], messages=messages)
+    message = server.ask(asked)
     said, call = message["content"]
     assert (said["text"], call["name"], call["input"], message["stop_reason"]) == ("Let me see.", "look_up", {"parameter": "value"}, "tool_use")
-    prompt_tokens, answered = server.count(**asked), server.prefilled_tokens()
+    prompt_tokens, answered = server.count(asked), server.prefilled_tokens()
     written = len(server.tokenizer.ids(f"Let me see.\n{GARBLED}"))
     assert message["usage"]["output_tokens"] > written + 5
     assert message["usage"]["input_tokens"] == prompt_tokens
@@ -130,23 +92,23 @@ def test_a_second_attempt_is_cheap_and_leaves_no_trace(serve_model, extra_caches
 
     messages += [{"role": "assistant", "content": message["content"]},
                  {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": "RESULT"}]}]
-    after = server.ask(**asked)
+    after = server.ask(asked)
     assert after["content"] == [{"type": "text", "text": "Done."}]
     assert after["usage"]["cache_read_input_tokens"] >= prompt_tokens - 16
-    assert after["usage"]["cache_read_input_tokens"] + after["usage"]["input_tokens"] == server.count(**asked)
+    assert after["usage"]["cache_read_input_tokens"] + after["usage"]["input_tokens"] == server.count(asked)
 
 
 def test_a_schema_is_met_at_the_second_attempt(serve_model) -> None:
     server = serve_model("gemma4", [{"match": "does not fit", "reply": 'Here:\n```json\n{"title": "A"}\n```'}, {"reply": "A fine title"}])
     schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
-    message = server.ask(output_config={"format": {"type": "json_schema", "schema": schema}})
+    message = server.ask(wanted(output_config={"format": {"type": "json_schema", "schema": schema}}))
     assert message["content"] == [{"type": "text", "text": '{"title": "A"}'}]
 
 
 def test_max_tokens_0_prefills_and_says_nothing(serve_model) -> None:
     server = serve_model("qwen3", "Hello.")
-    asked = dict(messages=[{"role": "user", "content": "word " * 200}], tools=[LOOK_UP])
+    asked = wanted(messages=[{"role": "user", "content": "word " * 200}], tools=[LOOK_UP])
     for choice in ({"type": "auto"}, {"type": "any"}):
-        message = server.ask(max_tokens=0, tool_choice=choice, **asked)
+        message = server.ask(asked | {"max_tokens": 0, "tool_choice": choice})
         assert (message["content"], message["stop_reason"], message["usage"]["output_tokens"]) == ([], "max_tokens", 0)
-    assert server.ask(**asked)["usage"]["cache_read_input_tokens"] > 0.9 * server.count(**asked)
+    assert server.ask(asked)["usage"]["cache_read_input_tokens"] > 0.9 * server.count(asked)

@@ -17,7 +17,7 @@ HEALTH = {"status": "ok", "rss_gb": 1.2, "mx_active_gb": 0.5, "mx_cache_gb": 0.1
 
 
 @pytest.mark.parametrize("settings, words", [
-    (Settings(), ["http://h:1 serves tiny", "context window: 8192 tokens", "KV cache: full precision", "prefill chunk: 512 tokens", "cap: 3 GB", "prompt cache: as memory allows", "tool retries: 2"]),
+    (Settings(), ["http://h:1 serves tiny", "context window: 8192 tokens", "KV cache: full precision", "prefill chunk: 768 tokens", "cap: 3 GB", "prompt cache: as memory allows", "tool retries: 2"]),
     (Settings(), ["1.2 GB resident", "MLX 0.5 GB", "ANTHROPIC_BASE_URL=http://h:1 ANTHROPIC_AUTH_TOKEN=local", "too small to be an agent"]),
     (Settings(kv_bits=4, kv_quant_start=0), ["KV cache: 4 bits from token 0"]),
     (Settings(cache_limit_gb=0.0, prompt_cache_gb=0.0), ["cap: none", "prompt cache: off"]),

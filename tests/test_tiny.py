@@ -17,6 +17,7 @@ from mlx_lm.sample_utils import make_sampler
 from mlx_lm.utils import load
 from tokenizers import Tokenizer
 
+from mlx_native_server.config import cache_dir
 from mlx_native_server.models import tiny
 from mlx_native_server.models.folder import ModelError
 from mlx_native_server.protocol import Prompt, Sampling
@@ -28,20 +29,6 @@ TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdef", "Ġ", "ab", 
 
 def quiet(line: str) -> None:
     """Progress that nobody reads."""
-
-
-@pytest.mark.parametrize(
-    ("env", "platform", "expected"),
-    [
-        ({"HOME": "/h"}, "darwin", "/h/Library/Caches/mlx-native-server"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "darwin", "/h/Library/Caches/mlx-native-server"),
-        ({"HOME": "/h"}, "linux", "/h/.cache/mlx-native-server"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": ""}, "linux", "/h/.cache/mlx-native-server"),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "linux", "/x/mlx-native-server"),
-    ],
-)
-def test_cache_dir(env: dict[str, str], platform: str, expected: str) -> None:
-    assert tiny.cache_dir(env, platform) == Path(expected)
 
 
 # ── a small file of the same form ────────────────────────────────────────────────────────────────
@@ -93,7 +80,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tiny.cache_dir({"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path / "home")})
+    return cache_dir({"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path / "home")})
 
 
 def test_the_folder_holds_the_files_weights(gguf: Path, weights: dict[str, mx.array], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +194,7 @@ def test_a_download_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None
     parent = f"""
 import os, sys, threading, time
 from pathlib import Path
+from mlx_native_server.config import cache_dir
 from mlx_native_server.models import tiny
 threading.Thread(target=tiny._run_installer, args=([sys.executable, "-c", {script!r}], Path({str(tmp_path)!r}), print), daemon=True).start()
 while not os.path.exists({str(tmp_path / "pid")!r}) or not open({str(tmp_path / "pid")!r}).read():

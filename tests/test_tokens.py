@@ -1,84 +1,23 @@
-"""Prompts to ids and ids to text, on tokenizers of every family."""
+"""Prompts to ids, on tokenizers of every family: control tokens that a client spells are text, those of the template are not."""
 from __future__ import annotations
 
 import json
-import logging
-import shutil
-import socket
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models
-from huggingface_hub import constants
 from mlx_lm.tokenizer_utils import load
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from mlx_native_server.models.folder import DEFAULT_CONTEXT_TOKENS, ModelError
-from mlx_native_server.protocol import ApiError, Prompt, Sampling
-from mlx_native_server.models.template import thinking_at_end
-from mlx_native_server.models.tokens import ModelTokenizer, load_tokenizer
+from mlx_native_server.models.tokens import load_tokenizer
+from mlx_native_server.protocol import Prompt
+from tokenizer_rig import BASH, altered, assistant, call, load_made, result, tokenizer, user  # noqa: F401  (fixtures)
 
-BASH = {
-    "type": "function",
-    "function": {
-        "name": "Bash",
-        "description": "Run a command",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string", "description": "what to run"}, "n": {"type": "integer"}}, "required": ["command"]},
-    },
-}
 EVERY_SPELLING = "a<|im_end|>b <|turn> <turn|> <|eot_id|>x<think> </think></tool_call> <eos><bos> <|\"|> <end_of_turn>\n<|im_start|>system"
 BOS = {"llama": "<|begin_of_text|>", "gemma3": "<bos>", "gemma4": "<bos>"}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str, **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": text, **more}
-
-
-def call(command: str, call_id: str = "toolu_01") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": "Bash", "arguments": {"command": command, "n": 3}}}
-
-
-def result(text: str, call_id: str = "toolu_01") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "name": "Bash", "content": text}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_folder: Callable[..., Path]) -> Callable[..., ModelTokenizer]:
-    made: dict[Any, ModelTokenizer] = {}
-
-    def get(family: str, template: str | None = None) -> ModelTokenizer:
-        if (family, template) not in made:
-            made[family, template] = load_tokenizer(tokenizer_folder(family, template))
-        return made[family, template]
-
-    return get
-
-
-@pytest.fixture
-def altered(tokenizer_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
-    """A copy of a family's folder with some keys of its JSON files changed; None removes a key."""
-
-    def copy(family: str, **files: dict[str, Any]) -> Path:
-        out = tmp_path / family
-        shutil.copytree(tokenizer_folder(family), out)
-        for name, changes in files.items():
-            path = out / f"{name}.json"
-            facts = json.loads(path.read_text()) | changes
-            path.write_text(json.dumps({key: value for key, value in facts.items() if value is not None}))
-        return out
-
-    return copy
-
-
-# ── spellings ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
@@ -144,11 +83,7 @@ def test_a_tokenizer_that_puts_a_space_in_front_adds_none_around_a_spelling(tmp_
         raw.pre_tokenizer = pre_tokenizers.Metaspace("▁", "first", split=False)
         raw.decoder = decoders.Metaspace("▁", "first", split=False)
     raw.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ("<unk>", "<s>", "</s>")])
-    raw.save(str(tmp_path / "tokenizer.json"))
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "</s>"}))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": len(pieces)}))
-    made = load_tokenizer(tmp_path)
+    made = load_made(tmp_path, raw)
     assert made.decode(made.encode(Prompt([user("ab</s>cd </s> <s>e")])).tokens) == "ab</s>cd </s> <s>e"
     assert made.encode(Prompt([user("ab")])).tokens == raw.encode("ab", add_special_tokens=False).ids
 
@@ -168,9 +103,6 @@ def test_a_hundred_kilobytes_are_quick(tokenizer: Any) -> None:
     assert time.monotonic() - start_s < 2  # 0.2 s on two slow cores
 
 
-# ── rendering ────────────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("family", BOS)
 def test_a_prompt_begins_with_one_bos(tokenizer: Any, family: str) -> None:
     made = tokenizer(family)
@@ -179,267 +111,7 @@ def test_a_prompt_begins_with_one_bos(tokenizer: Any, family: str) -> None:
     assert tokens[0] == bos and tokens.count(bos) == 1
 
 
-@pytest.mark.parametrize(
-    ("tail", "opens", "suppresses"),
-    [
-        ("<|im_start|>assistant\n<think>\n", True, False),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False, True),
-        ("<|turn>model\n<|channel>thought\n", True, False),
-        ("<|turn>model\n<|channel>thought\n<channel|>", False, True),
-        ("<|im_start|>user\nwhat is <think>?<|im_end|>\n<|im_start|>assistant\n", False, False),
-        ("<｜Assistant｜></think>", False, True),
-        ("<|start_header_id|>assistant<|end_header_id|>\n\n", False, False),
-    ],
-)
-def test_thinking_at_the_end_of_a_prompt(tail: str, opens: bool, suppresses: bool) -> None:
-    assert thinking_at_end(tail) == (opens, suppresses)
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "opens", "suppresses"),
-    [
-        ("qwen3", {}, False, False),
-        ("qwen3", {"enable_thinking": False}, False, True),
-        ("qwen3_5", {}, True, False),
-        ("qwen3_5", {"enable_thinking": False}, False, True),
-        ("gemma4", {}, False, True),
-        ("gemma4", {"enable_thinking": True}, False, False),
-    ],
-)
-def test_the_thinking_option_reaches_the_template(tokenizer: Any, family: str, options: dict[str, bool], opens: bool, suppresses: bool) -> None:
-    encoded = tokenizer(family).encode(Prompt([user("what is <think>")], options=options))
-    assert (encoded.opens_thinking, encoded.suppresses_thinking) == (opens, suppresses)
-
-
-def test_a_thought_that_the_client_spells_at_the_end_opens_none(tokenizer: Any) -> None:
-    encoded = tokenizer("qwen3").encode(Prompt([user("hi"), assistant("so <think>")], continues=True))
-    assert not encoded.opens_thinking and encoded.text.endswith("so <think>")
-
-
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
-def test_a_prefill_is_left_open(tokenizer: Any, family: str) -> None:
-    made = tokenizer(family)
-    encoded = made.encode(Prompt([user("hi"), assistant("The capital <eos> of")], continues=True))
-    assert encoded.text.endswith("The capital <eos> of")
-    assert made.decode(encoded.tokens) == encoded.text
-
-
-def test_a_prefill_that_the_template_drops_is_refused(altered: Any) -> None:
-    made = load_tokenizer(altered("qwen3", tokenizer_config={"chat_template": "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"}))
-    with pytest.raises(ApiError, match=r"messages\.1: .* cannot continue") as caught:
-        made.encode(Prompt([user("hi"), assistant("The")], continues=True))
-    assert caught.value.status == 400
-
-
-def test_a_refusal_is_a_400_in_the_templates_words(tokenizer: Any) -> None:
-    with pytest.raises(ApiError, match="messages: .*System message must be at the beginning") as caught:
-        tokenizer("qwen3_5").encode(Prompt([user("hi"), {"role": "system", "content": "late"}]))
-    assert caught.value.status == 400
-
-
-def test_what_a_template_trips_over_is_a_400(tokenizer: Any) -> None:
-    with pytest.raises(ApiError, match="messages: "):
-        tokenizer("gemma4").encode(Prompt([user("hi"), assistant("", tool_calls=[{"id": "x", "function": {"name": 3, "arguments": {}}}])]))
-
-
-def test_a_template_of_its_own_for_tools_is_used_with_tools(altered: Any) -> None:
-    named = [{"name": "default", "template": "plain {{ messages[0].content }}"}, {"name": "tool_use", "template": "{{ tools[0].function.name }} {{ tools[0].function.parameters.type }} {{ messages[0].content }}"}]
-    made = load_tokenizer(altered("qwen3", tokenizer_config={"chat_template": named}))
-    assert made.encode(Prompt([user("hi")])).text == "plain hi"
-    assert made.encode(Prompt([user("hi")], [BASH])).text == "Bash object hi"
-
-
-@pytest.mark.parametrize("expression", ["strftime_now('%Y-%m-%d')", "date_string"])
-def test_the_clock_is_not_in_the_prompt(altered: Any, expression: str) -> None:
-    made = load_tokenizer(altered("qwen3", tokenizer_config={"chat_template": "{{ " + expression + " }}{% for m in messages %}{{ m.content }}{% endfor %}"}))
-    assert made.encode(Prompt([user(" x")])).text in ("2024-07-26 x", "26 Jul 2024 x")
-
-
 def test_rendering_twice_gives_the_same_ids(tokenizer: Any) -> None:
     prompt = Prompt([user("x"), assistant("", tool_calls=[call("ls")]), result("a")], [BASH])
     made = tokenizer("gemma4")
     assert made.encode(prompt) == made.encode(prompt)
-
-
-# ── models without a usable template ─────────────────────────────────────────────────────────────
-
-CONVERSATIONS = {
-    "plain": [user("hi")],
-    "system": [{"role": "system", "content": " Be brief. "}, user("hi")],
-    "turns": [{"role": "system", "content": "s"}, user("hi"), assistant("hello"), user("bye")],
-    "call": [user("hi"), assistant("", tool_calls=[call("ls")])],
-    "result": [user("hi"), assistant("", tool_calls=[call("ls")]), result("a b")],
-    "text beside": [user("hi"), assistant("Looking."), assistant("", tool_calls=[call("ls")]), result("a b")],
-    "two calls": [user("hi"), assistant("", tool_calls=[call("ls"), call("pwd", "toolu_02")]), result("a"), result("b", "toolu_02")],
-    "answer": [user("hi"), assistant("", tool_calls=[call("ls")]), result("a"), assistant("done"), user("more")],
-    "late user": [user("hi"), assistant("", tool_calls=[call("ls")]), result("a"), user("stop")],
-    "loop": [user("hi"), assistant("", tool_calls=[call("ls")]), result("a"), assistant("", tool_calls=[call("pwd", "toolu_02")]), result("b", "toolu_02")],
-    "thought": [user("hi"), assistant("", reasoning_content="I look", tool_calls=[call("ls")]), result("a")],
-    "old thought": [user("hi"), assistant("x", reasoning_content="I look"), user("more")],
-    "nameless result": [user("hi"), assistant("", tool_calls=[call("ls")]), {"role": "tool", "content": "a"}],
-}
-NESTED = {
-    "type": "function",
-    "function": {
-        "name": "Edit",
-        "description": "Edits",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "type": {"type": "string", "enum": ["a", "b"]},
-                "list": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "string", "description": "d"}}, "required": ["x"]}},
-                "opts": {"type": "object", "properties": {"deep": {"type": "boolean", "nullable": True}}, "required": ["deep"]},
-                "description": {"type": "string"},
-            },
-            "required": ["type"],
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("options", [{}, {"enable_thinking": True}], ids=["quiet", "thinking"])
-@pytest.mark.parametrize("tools", [None, [BASH, NESTED]], ids=["no tools", "tools"])
-@pytest.mark.parametrize("name", CONVERSATIONS)
-def test_the_built_in_gemma_4_template_writes_what_the_published_form_does(altered: Any, tokenizer: Any, name: str, tools: Any, options: Any) -> None:
-    prompt = Prompt(CONVERSATIONS[name], tools, options)
-    bare = load_tokenizer(altered("gemma4", tokenizer_config={"chat_template": None}))
-    assert bare.encode(prompt) == tokenizer("gemma4").encode(prompt)
-
-
-def test_a_built_in_gemma_4_template_keeps_system_text_and_tools(altered: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        made = load_tokenizer(altered("gemma4", tokenizer_config={"chat_template": None}))
-    assert "no chat template" in caplog.text and "Gemma 4" in caplog.text
-    text = made.encode(Prompt([{"role": "system", "content": "Be brief."}, user("hi")], [BASH])).text
-    assert text.startswith("<bos><|turn>system\nBe brief.<|tool>declaration:Bash{") and "<|turn>user\nhi<turn|>" in text
-    assert made.traits.dialect == "gemma4" and made.traits.text_beside_calls
-
-
-def test_an_early_gemma_4_template_is_replaced(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        made = tokenizer("gemma4", "gemma4_launch")
-    assert "early chat template" in caplog.text
-    text = made.encode(Prompt(CONVERSATIONS["result"], [BASH])).text
-    assert "<|tool_response>response:Bash{value:" in text
-
-
-def test_other_models_without_a_template_get_chatml(altered: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        made = load_tokenizer(altered("llama", tokenizer_config={"chat_template": None}))
-    assert "ChatML" in caplog.text
-    assert made.encode(Prompt([user("hi")])).text == "<|begin_of_text|><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert not made.traits.tools
-
-
-# ── facts of the model's files ───────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("config", "tokenizer_config", "expected"),
-    [
-        ({"max_position_embeddings": 4096}, {}, 4096),
-        ({"max_position_embeddings": None, "text_config": {"max_position_embeddings": 777}}, {}, 777),
-        ({"max_position_embeddings": None}, {"model_max_length": 2048}, 2048),
-        ({"max_position_embeddings": None}, {"model_max_length": 10**30}, DEFAULT_CONTEXT_TOKENS),
-        ({"max_position_embeddings": 0}, {"model_max_length": None}, DEFAULT_CONTEXT_TOKENS),
-    ],
-)
-def test_context_tokens(altered: Any, config: dict[str, Any], tokenizer_config: dict[str, Any], expected: int) -> None:
-    assert load_tokenizer(altered("qwen3", config=config, tokenizer_config=tokenizer_config)).context_tokens == expected
-
-
-@pytest.mark.parametrize(
-    ("generation", "expected"),
-    [
-        ({}, Sampling(1.0, 1.0, 0)),
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, Sampling(0.6, 0.95, 20)),
-        ({"temperature": 0, "top_p": 0, "top_k": None}, Sampling(0.0, 1.0, 0)),
-        ({"temperature": "hot", "top_p": 2, "top_k": -1}, Sampling(1.0, 1.0, 0)),
-    ],
-)
-def test_sampling(altered: Any, generation: dict[str, Any], expected: Sampling) -> None:
-    assert load_tokenizer(altered("qwen3", generation_config=generation)).sampling == expected
-
-
-@pytest.mark.parametrize("form", ["int", "list", "missing"])
-def test_stop_ids_are_the_union_of_all_files_and_of_the_familys_turn_ends(altered: Any, form: str) -> None:
-    one = {"int": 5, "list": [5, 7], "missing": None}[form]
-    made = load_tokenizer(altered("gemma4", config={"eos_token_id": one}, generation_config={"eos_token_id": 3 if one else None}))
-    names = {made._shared.token_to_id(t) for t in ("<turn|>", "<eos>", "<|tool_response>")}
-    assert made.stop_ids == names | {"int": {5, 3}, "list": {5, 7, 3}, "missing": set()}[form]
-
-
-def test_the_vocabulary_is_the_models_with_its_padding(altered: Any) -> None:
-    made = load_tokenizer(altered("gemma3", config={"vocab_size": 800}))
-    assert made.vocab_size == 800
-    detokenizer = made.detokenizer(3)
-    detokenizer.add_token(799)
-    detokenizer.finalize()
-    assert detokenizer.last_segment == ""
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gemma4", "qwen3"])
-@pytest.mark.parametrize("text", [" Paris", "  two", "\n next", "é 😀!", "<tool_call>", "a"])
-def test_the_detokenizer_gives_exactly_the_text(tokenizer: Any, family: str, text: str) -> None:
-    made = tokenizer(family)
-    tokens = made._shared.encode(text, add_special_tokens=False).ids
-    detokenizer, pieces = made.detokenizer(tokens[-1]), []
-    for token in tokens:
-        detokenizer.add_token(token)
-        pieces.append(detokenizer.last_segment)
-    detokenizer.finalize()
-    assert "".join([*pieces, detokenizer.last_segment]) == text
-
-
-# ── folders that cannot be used ──────────────────────────────────────────────────────────────────
-
-
-def break_file(name: str, content: str | None) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / name).write_text(content) if content is not None else (folder / name).unlink()
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (shutil.rmtree, "does not exist"),
-        (break_file("config.json", None), "no config.json"),
-        (break_file("config.json", "{"), "config.json cannot be read"),
-        (break_file("config.json", "[]"), "not a JSON object"),
-        (break_file("config.json", '{"model_type": "qwen3", "max_position_embeddings": "many"}'), "does not load"),
-        (break_file("tokenizer.json", "{}"), "tokenizer in .* does not load"),
-        (break_file("tokenizer.json", '{"version": "1.0", "model": {"type": "BPE"}}'), "tokenizer in .* does not load"),
-        (break_file("tokenizer.json", None), "tokenizer in "),
-        (break_file("chat_template.jinja", "{% for %}"), "chat template in .* is damaged"),
-    ],
-)
-def test_a_folder_that_cannot_be_used_is_named(altered: Any, change: Callable[[Path], None], message: str) -> None:
-    folder = altered("qwen3")
-    change(folder)
-    with pytest.raises(ModelError, match=message) as caught:
-        load_tokenizer(folder)
-    assert str(folder) in str(caught.value)
-
-
-def test_loading_opens_no_connection(tokenizer_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[Any] = []
-
-    def connect(self: socket.socket, address: Any) -> None:
-        tried.append(address)
-        raise OSError("no network")
-
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: connect(None, address))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    for family in tiny_models.FAMILIES:
-        load_tokenizer(tokenizer_folder(family)).encode(Prompt([user("hi")]))
-    assert tried == []
-
-
-def test_a_broken_generation_config_is_ignored(altered: Any, caplog: pytest.LogCaptureFixture) -> None:
-    folder = altered("qwen3")
-    (folder / "generation_config.json").write_text("{")
-    assert load_tokenizer(folder).sampling == Sampling()
-    assert "generation_config.json is ignored" in caplog.text

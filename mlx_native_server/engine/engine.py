@@ -122,7 +122,7 @@ class Engine:
         settings = self._settings
         weights_bytes = kv.weights_bytes(loaded.model)
         budget_bytes = memory.prompt_cache_bytes(settings.prompt_cache_gb, device.limit_bytes(), weights_bytes)
-        self._reuse = Reuse(loaded.model, budget_bytes)
+        self._reuse = Reuse(loaded.model, budget_bytes, loaded.detokenizer if settings.debug_request else None)
         if loaded.states and settings.disk_cache_gb and budget_bytes:
             self._reuse.open_archive(loaded.states, int(settings.disk_cache_gb * memory.GIB), self._door.wake)
         device.set_limits(settings.cache_limit_gb, self._wired_limit_gb, weights_bytes, budget_bytes)

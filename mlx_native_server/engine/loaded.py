@@ -13,13 +13,13 @@ import mlx.nn as nn
 class Loaded:
     """What the engine needs of a model.
 
-    `detokenizer` makes a streaming detokenizer for an answer that follows the given last prompt token.
+    `detokenizer` makes a streaming detokenizer for one answer, from its first token on.
     `stop_ids` end an answer and have no text. `vocab_size`: ids from there on would read garbage.
     `states`: the folder for states on disk, which is this model's alone; None keeps none there.
     """
 
     model: nn.Module
-    detokenizer: Callable[[int], Any]
+    detokenizer: Callable[[], Any]
     stop_ids: frozenset[int]
     vocab_size: int
     states: Path | None = None

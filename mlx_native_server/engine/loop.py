@@ -184,7 +184,7 @@ class Loop:
         if not rows:
             return
         for task in rows:
-            task.detokenizer = self._loaded.detokenizer(task.job.tokens[-1])
+            task.detokenizer = self._loaded.detokenizer()
         groups = self._decoder.prepare([Start(task.uid, task.job.tokens, task.state, task.job.max_tokens, task.job.sampling) for task in rows])
         for task in rows:
             task.state = None

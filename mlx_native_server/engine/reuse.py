@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.nn as nn
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 WORTH_WAITING_TOKENS = 2 * NEAR_TOKENS
 """A request waits for another's prefill when that saves it at least so many tokens."""
+SHOWN_TOKENS = 12
+"""How much is shown of a prompt from where it leaves what is known."""
 
 
 class Live:
@@ -43,11 +46,14 @@ class Live:
 
 
 class Reuse:
-    """The cache of one model's states, at most `budget_bytes`; 0 keeps none. `open_archive` gives it the disk."""
+    """The cache of one model's states, at most `budget_bytes`; 0 keeps none. `open_archive` gives it the disk.
 
-    def __init__(self, model: nn.Module, budget_bytes: int):
+    `detokenizer`: what makes one; with it a miss is told with the first text that differs (a prompt's: for debugging only).
+    """
+
+    def __init__(self, model: nn.Module, budget_bytes: int, detokenizer: Callable[[], Any] | None = None):
         plain, others = (any(kv.is_plain(layer) is kind for layer in kv.layers(kv.new(model))) for kind in (True, False))
-        self._model, self._has_places = model, others
+        self._model, self._has_places, self._detokenizer = model, others, detokenizer
         self._stops = any(not kv.is_plain(layer) and not kv.is_window(layer) for layer in kv.layers(kv.new(model)))
         self.cache = Cache(budget_bytes, has_plain=plain, has_fixed=others)
         self.archive: Archive | None = None
@@ -123,8 +129,18 @@ class Reuse:
         task.live.state = lambda: state
         task.held_tokens = task.reused_tokens = match.tokens
         task.source = "" if not match.tokens else "running" if isinstance(match.plain, Live) else "disk" if restored else "memory"
-        task.miss = "" if match.reason == HIT else f"{match.reason}@{match.agreed}"
+        task.miss = "" if match.reason == HIT else f"{match.reason}@{match.agreed}{self._shown(task.job.tokens[match.agreed:])}"
         return Started(match.tokens, len(task.job.tokens) - match.tokens)
+
+    def _shown(self, tokens: list[int]) -> str:
+        if self._detokenizer is None:
+            return ""
+        detokenizer, runs = self._detokenizer(), []
+        for token in tokens[:SHOWN_TOKENS]:
+            detokenizer.add_token(token)
+            runs.append(detokenizer.last_segment)
+        detokenizer.finalize()
+        return f" {''.join([*runs, detokenizer.last_segment])!r}"
 
     def _note_offers(self, session: str, offers: tuple[str, ...]) -> None:
         self._offers.pop(session, None)

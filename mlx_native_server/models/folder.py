@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,12 @@ from ..protocol import Sampling
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT_TOKENS = 32768
-_LARGEST_CONTEXT_TOKENS = 16 * 1024 * 1024  # tokenizers without a limit say 10**30
+_LARGEST_COUNT = 16 * 1024 * 1024  # tokenizers without a limit say 10**30
 _CONTEXT_KEYS = ("max_position_embeddings", "max_sequence_length", "seq_length", "max_seq_len", "n_positions", "n_ctx")
+
+
+Progress = Callable[[str], None]
+"""Takes lines of text while a model is got."""
 
 
 class ModelError(Exception):
@@ -34,7 +38,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= _LARGEST_CONTEXT_TOKENS
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= _LARGEST_COUNT
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,11 @@ from huggingface_hub.errors import (
 from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS
 from tqdm import tqdm
 
-from .folder import ModelError, ModelFolder, read_folder
+from .folder import ModelError, ModelFolder, Progress, read_folder
 
 _WORKERS = 3  # an interrupted file starts again, so few are in flight
 _SPARE_BYTES = 2 * 10**9  # the disk never gets fuller than this
 _TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]  # the base of all errors of the HTTP library that the hub's client uses
-
-Progress = Callable[[str], None]
 
 
 def go_offline() -> None:

@@ -12,7 +12,6 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import MODEL_REMAPPING, load_model
 
 from . import hub, tiny
-from .folder import ModelError, ModelFolder, read_folder
-
-__all__ = ["LINEUP", "ModelError", "cache_kinds", "load_weights", "resolve"]
+from .folder import ModelError, ModelFolder, Progress, read_folder
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +35,6 @@ LINEUP = {
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PATH_STARTS = ("/", "./", "../", "~")
-
-Progress = Callable[[str], None]
 
 
 def resolve(name: str, progress: Progress) -> Path:

@@ -24,15 +24,15 @@ class Hidden:
         free = (chr(code) for code in chain(*_PLACEHOLDERS) if chr(code) not in used)
         self.end_mark = next(free, "")
         self.by_spelling = dict(zip(sorted(set(found)), free))
-        self.by_placeholder = {placeholder: text for text, placeholder in self.by_spelling.items()}
-        self._cut = re.compile("([" + "".join(self.by_placeholder) + "])") if self.by_placeholder else None
+        self._by_placeholder = {placeholder: text for text, placeholder in self.by_spelling.items()}
+        self._cut = re.compile("([" + "".join(self._by_placeholder) + "])") if self._by_placeholder else None
 
     def cut(self, text: str) -> Iterator[tuple[str, bool]]:
         """Non-empty pieces of a rendered text in order, each with whether it is a spelling (then as it was spelled)."""
         pieces = self._cut.split(text) if self._cut else [text]
         for i, piece in enumerate(pieces):
             if piece:
-                yield (self.by_placeholder[piece], True) if i % 2 else (piece, False)
+                yield (self._by_placeholder[piece], True) if i % 2 else (piece, False)
 
     def show(self, text: str) -> str:
         """The rendered text as the client spelled it."""

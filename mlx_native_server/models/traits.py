@@ -44,7 +44,7 @@ DIALECT_MARKERS: tuple[tuple[str, str], ...] = (
 )
 """What a template writes for a call, and whose form that is; the first marker found counts."""
 
-THINKING_OPTIONS = ("enable_thinking", "thinking")
+_THINKING_OPTIONS = ("enable_thinking", "thinking")
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -145,7 +145,7 @@ class _Probe:
 
     def thinking_option(self) -> str:
         """The variable that changes the prompt, and that may be false."""
-        for name in THINKING_OPTIONS:
+        for name in _THINKING_OPTIONS:
             on, off = (self.render(_says("user", USER), options={name: value}) for value in (True, False))
             if on is not None and off is not None and on != off:
                 return name
@@ -205,5 +205,6 @@ def probe(render: Render) -> Traits:
 
 def marks_results(render: Render, marker: str) -> bool:
     """Whether the template writes `marker` between a call and its result."""
-    text = _Probe(render).render(*_Probe(render).calls()) or ""
+    ask = _Probe(render)
+    text = ask.render(*ask.calls()) or ""
     return marker in text[text.rfind(VALUE) : text.rfind(RESULT)]

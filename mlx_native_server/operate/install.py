@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import lineup, machine, manage
-from ..config import EXIT_CONFIG, SettingError, load, with_variable
+from ..config import EXIT_CONFIG, SettingError, cache_dir, load, with_variable
 from ..models.folder import ModelError
 from .launchd import ServiceError
 from .made import Maker
@@ -54,7 +54,7 @@ class Installer:
         new = self.here.prefix / "new-folders"
         for line in new.read_text(encoding="utf-8").splitlines() if new.exists() else ():
             self.made.note("folders", line)
-        for folder in (self.here.logs, self.here.state, _cache(self.env, self.platform)):
+        for folder in (self.here.logs, self.here.state, cache_dir(self.env, self.platform)):
             self.made.folder(folder)
 
     def _commands(self) -> None:
@@ -134,7 +134,8 @@ class Installer:
     def _hints(self) -> None:
         if str(self.here.bin) not in self.env.get("PATH", "").split(os.pathsep):
             self.say(f"{self.here.bin} is not on your PATH; add it:  echo 'export PATH=\"$HOME/.local/bin:$PATH\"' >> ~/.{'zshrc' if self.platform == 'darwin' else 'profile'}")
-        self.say("" if self.dry_run else "done. Start Claude Code with  claude-local ; check everything with  mlx-native-server doctor")
+        if not self.dry_run:
+            self.say("done. Start Claude Code with  claude-local ; check everything with  mlx-native-server doctor")
 
     # ── removal ──────────────────────────────────────────────────────────────────────────────────
 
@@ -150,7 +151,7 @@ class Installer:
             _use_hub_settings(manage.read_settings_file(self.here))
             for repo in self.made.made.models:
                 self._remove_model(repo)
-            if str(cache := _cache(self.env, self.platform)) in self.made.made.folders:
+            if str(cache := cache_dir(self.env, self.platform)) in self.made.made.folders:
                 self.made.tree(cache)
         self.made.tree(self.here.logs)
         self.made.tree(self.here.state)
@@ -183,12 +184,6 @@ def _why(choice: lineup.Choice | None, computer: machine.Machine) -> str:
     if not computer.has_gpu:
         return "this machine has no GPU that MLX uses, so tiny is chosen, which only shows that everything works; --model takes another one"
     return f"{computer.model_memory_gb:.0f} GB of memory are too little for a model that is of use, so tiny is chosen, which only shows that everything works"
-
-
-def _cache(env: Mapping[str, str], platform: str) -> Path:
-    """Where the server keeps `tiny` and what it may compute again (`tiny.cache_dir`, which needs MLX)."""
-    home = Path(env["HOME"])
-    return home / "Library" / "Caches" / NAME if platform == "darwin" else Path(env.get("XDG_CACHE_HOME") or home / ".cache") / NAME
 
 
 def _use_hub_settings(file: Mapping[str, str]) -> None:

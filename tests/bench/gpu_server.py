@@ -100,7 +100,7 @@ def load(options: argparse.Namespace, chosen: config.Settings, tokenizer: ModelT
     mx.clear_cache()
     mx.reset_peak_memory()
     states = states_folder(Path(chosen.cache_dir), options.folder, chosen) if chosen.disk_cache_gb else None
-    return Loaded(model, lambda last: Words(), frozenset(), tokenizer.vocab_size, states)
+    return Loaded(model, Words, frozenset(), tokenizer.vocab_size, states)
 
 
 def settings(options: argparse.Namespace) -> config.Settings:
