@@ -2,7 +2,8 @@
 
 One body a line in, one JSON object a line out; a body that the server would refuse gives `{"error": …}`. Without a model
 the template is assumed to take tools, structured calls, `tool` messages and a leading system message. The lines in are
-read by the same functions that the server uses, so what is shown is what happens.
+read by the same functions that the server uses, so what is shown is what happens. Of a transcript, the `request` is
+rendered, in the mode that its `headers` and the settings lead to.
 """
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def _answer(raw: bytes, settings: Settings, profile: str, model: Model | None) -
 def _rendered(raw: bytes, settings: Settings, profile: str, model: Model | None) -> dict[str, Any]:
     if profile not in MODES:
         raise bad_request(f"profile: '{profile}' is not one of {', '.join(MODES)}")
-    request = apply_profiles(parse_request(parse_json(raw), {}, settings.max_tokens), settings, mode=profile)
+    body, headers, mode = parse_json(raw), {}, profile
+    if isinstance(body, dict) and "request" in body and isinstance(kept := body.get("headers"), dict):  # a transcript
+        body, headers, mode = body["request"], {name: str(value) for name, value in kept.items()}, None if profile == "none" else profile
+    request = apply_profiles(parse_request(body, headers, settings.max_tokens), settings, mode=mode)
     prompt = to_prompt(request, model.traits if model else Traits(), settings.suppress_thinking)
     shown: dict[str, Any] = {"messages": prompt.messages, "tools": prompt.tools or []}
     if model:

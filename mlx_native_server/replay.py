@@ -1,7 +1,7 @@
 """The `replay` command: raw model text in, the response out, one JSON object a line. It needs no model.
 
 It is how a user reports a call that was not understood, and how the tests feed the parsers from outside. Thinking
-is shown. A line that cannot be used prints `{"error": …}`, and the next one is read.
+is shown. A line that cannot be used prints `{"error": …}`, and the next one is read. Of a transcript, its `replay` is taken.
 """
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def replay(given: Any) -> dict[str, Any]:
     """`{"message": …, "events": […]}` for one line. Raises ValueError naming the field that is wrong."""
     if not isinstance(given, Mapping):
         raise ValueError("a line must be a JSON object")
+    given = _field(given, "replay", dict, given)
     pieces = _pieces(given)
     stream = ResponseStream(
         model=_field(given, "model", str, "replay"),
@@ -42,8 +43,8 @@ def replay(given: Any) -> dict[str, Any]:
         stop_sequences=_strings(given, "stop_sequences"),
     )
     reason = _field(given, "finish_reason", str, "stop")
-    if reason not in ("stop", "length"):
-        raise ValueError("finish_reason: must be stop or length")
+    if reason not in ("stop", "length", "cut"):
+        raise ValueError("finish_reason: must be stop, length or cut")
     events: list[Event] = stream.start(1)
     fed = 0
     for piece in pieces:

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -18,10 +18,12 @@ from typing import Any, Protocol
 from .config import Settings
 from .answer.events import is_own_thought
 from .prompt.profiles import apply_profiles
-from .protocol import Block, Encoded, Job, Request, Sampling, ThinkingBlock, Ticket, bad_request, overloaded
+from .protocol import ApiError, Block, Encoded, Job, Request, Sampling, ThinkingBlock, Ticket, bad_request, overloaded
 from .prompt.request import parse_json, parse_request
+from .answer.streaming import ResponseStream
 from .turn.respond import Events, respond
-from .turn.turn import Tokenizer, Turn, begin
+from .turn.transcript import Transcripts
+from .turn.turn import Count, Tokenizer, Turn, begin, nobody_counts
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +65,10 @@ class _Begun:
 class Service:
     """One served model. The tokenizer comes before the weights do: `use` it when it is there."""
 
-    def __init__(self, settings: Settings, engine: Generates):
-        self.settings = settings
+    def __init__(self, settings: Settings, engine: Generates, count: Count = nobody_counts):
+        self.settings, self._count = settings, count
         self._engine = engine
+        self._transcripts = Transcripts(settings.transcript_dir) if settings.transcript_dir else None
         self._tokenizer: Tokenizer | None = None
         self._started_s = time.monotonic()
         self._created = int(time.time())
@@ -89,11 +92,24 @@ class Service:
 
     def answer(self, raw: bytes, headers: Mapping[str, str], request_id: str) -> Answer:
         """Queue the request in this body. Raises `ApiError` for everything that is known before the model answers."""
+        if self._transcripts is None:
+            turn = self._turn(raw, headers, request_id)
+            return Answer(turn.request, respond(turn, self._engine.submit))
+        transcript = self._transcripts.begin(request_id, raw, headers)
+        try:
+            turn = self._turn(raw, headers, request_id, transcript.stream)
+            events = respond(turn, self._engine.submit)
+        except ApiError as error:
+            transcript.refused(error)
+            raise
+        return Answer(turn.request, transcript.followed(events, turn.encoded))
+
+    def _turn(self, raw: bytes, headers: Mapping[str, str], request_id: str, stream: Callable[..., ResponseStream] = ResponseStream) -> Turn:
         begun = self._begin(raw, headers)
         request, encoded = begun.request, begun.encoded
         if self.settings.debug_request:
             logger.info("%s asks: %s", request_id, _shape(request))
-        turn = Turn(
+        return Turn(
             id=request_id,
             request=request,
             encoded=encoded,
@@ -103,8 +119,9 @@ class Service:
             opening=begun.opening,
             tool_retries=self.settings.tool_retries,
             log_answer=self.settings.debug_response,
+            count=self._count,
+            stream=stream,
         )
-        return Answer(request, respond(turn, self._engine.submit))
 
     def _begin(self, raw: bytes, headers: Mapping[str, str], counting: bool = False) -> _Begun:
         request = parse_request(parse_json(raw), headers, self.settings.max_tokens, counting)

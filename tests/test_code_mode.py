@@ -1,6 +1,7 @@
 """Code mode: who gets it, the head that is always the same, and what of a request's texts and tools is left."""
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -78,10 +79,10 @@ def test_it_can_be_demanded_and_forbidden() -> None:
     assert changed(body(), {"User-Agent": AGENT}, mode="none").system.startswith(IDENTITY)
 
 
-def test_requests_without_tools_stay_as_they_are() -> None:
+def test_the_texts_of_requests_without_tools_stay_as_they_are() -> None:
     requests = [sent()[number].parsed() for number in ("12", "16")]
     requests.append(parse_request(body(system=f"{IDENTITY}\n{HARNESS}{'Judge. ' * 1000}", tools=[]), {"User-Agent": AGENT}, 100))
-    assert all(apply_profiles(before, Settings()) is before for before in requests)
+    assert all(apply_profiles(before, Settings()) == dataclasses.replace(before, temperature=TEMPERATURE) for before in requests)
 
 
 def test_a_request_for_a_search_says_that_there_is_none() -> None:

@@ -61,3 +61,14 @@ def test_the_deepest_accepted_schema_renders(tokenizer: ModelTokenizer) -> None:
         schema = {"type": "object", "properties": {"a": schema}}
     made = prompt(user("x"), traits=tokenizer.traits, tools=[{"name": "Deep", "input_schema": schema}])
     assert "Deep" in tokenizer.encode(made).text
+
+
+KEEP_OLD_THOUGHTS = ["qwen3_8"]
+
+
+@pytest.mark.parametrize("keep", ["all", {"type": "thinking_turns", "value": 1}])
+def test_old_thoughts_are_the_templates_affair_whatever_the_client_wants_cleared(tokenizer: ModelTokenizer, request: Any, keep: Any) -> None:
+    """Most leave them out; one keeps them, and there a cleared thought would make all behind it be computed anew."""
+    edits = {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}
+    made = [prompt(*SESSION[:end], traits=tokenizer.traits, tools=[BASH], context_management=edits) for end in (9, 11)]
+    assert ["and list" in tokenizer.encode(each).text for each in made] == [request.node.callspec.params["tokenizer"] in KEEP_OLD_THOUGHTS] * 2

@@ -1,12 +1,16 @@
 """The Prometheus text: every kind of value, and what is counted at the engine's door."""
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+from fakes import FakeEngine as ScriptedEngine, FakeTokenizer, body
 
+from mlx_native_server.config import Settings
 from mlx_native_server.monitor.awake import Awake
 from mlx_native_server.monitor.metrics import COUNTERS, HISTOGRAMS, Metrics
+from mlx_native_server.service import Service
 from mlx_native_server.protocol import ApiError, Client, Failed, Finished, Job, Piece, Started
 from mlx_native_server.monitor.watch import SLOW_PREFILL_S, WatchedEngine
 
@@ -108,11 +112,27 @@ def test_a_request_is_counted_and_timed_as_its_replies_pass() -> None:
     assert awake.held_now == 0 and door.live() == [] and engine.cancelled == 1
 
 
-def test_another_job_of_the_same_request_is_a_continuation() -> None:
-    door, _, metrics, _, _ = watched()
-    for name in ("req_1", "req_2", "req_1"):
-        door.submit(Job(name, [1], 1)).cancel()
-    assert samples(metrics.text({}))["continuations_total"] == 1
+TOOL = {"name": "Bash", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"], "additionalProperties": False}}
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+RARE = [
+    # what the model writes in each job, what is counted
+    ([["hi"]], {}),
+    ([['<tool_call>{"name": "Bash", "arguments": {"command": "ls"}}</tool_call>']], {}),
+    ([['<tool_call>{name: Bash, command: ls}</tool_call>']], {"salvaged_calls_total": 1}),
+    ([['<tool_call>\n{"name": "Bash", "arguments": {"cmd": "ls", "x": 1}}\n</tool_call>'], [' {"command": "ls"}}\n</tool_call>']], {"second_attempts_total": 1}),
+    ([["<think>", *["a "] * 1100], ["hi"]], {"thoughts_ended_total": 1}),
+]
+
+
+@pytest.mark.parametrize("scripts, counted", RARE)
+def test_what_an_answer_cost_besides_is_counted(scripts: list[list[str]], counted: dict[str, int]) -> None:
+    metrics = Metrics()
+    service = Service(Settings(), ScriptedEngine(scripts=scripts), metrics.add)
+    service.use(FakeTokenizer())
+    asked = body(max_tokens=4000, tools=[TOOL], **({"thinking": THINKING} if "thoughts_ended_total" in counted else {}))
+    assert [event["type"] for event in service.answer(json.dumps(asked).encode(), {}, "req_1").events if event][-1] == "message_stop"
+    names = ("salvaged_calls_total", "second_attempts_total", "thoughts_ended_total")
+    assert {name: samples(metrics.text({}))[name] for name in names} == dict.fromkeys(names, 0) | counted
 
 
 @pytest.mark.parametrize("replies, end", [([Failed(ApiError(500, "api_error", "no"))], "failed"), ([Finished("length")], "length"), ([], "cancelled")])

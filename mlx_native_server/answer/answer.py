@@ -69,6 +69,7 @@ class Answer(EventWriter):
         self.code = CodeTracker()
         self.behind = ""  # "call" or "thought" while nothing visible has followed it
         self.over = False
+        self.salvaged = 0  # calls that were written as they were guessed
         self.failed: FailedRegion | None = None
         self._opening, self._one_call = opening, one_call
         self._made: list[tuple[str, list[str]]] = []  # name and JSON of the calls written
@@ -208,6 +209,7 @@ class Answer(EventWriter):
     def write_salvaged(self) -> None:
         """The salvaged calls were not written again: they count."""
         waiting, self._salvaged = self._salvaged, []
+        self.salvaged += len(waiting)
         code = self.code  # it stands behind them already
         for name, given in waiting:
             self.call_started(name)

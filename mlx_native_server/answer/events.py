@@ -102,6 +102,11 @@ class EventWriter:
         """Whether visible text was written."""
         return self._prose["text"].written
 
+    @property
+    def in_call(self) -> bool:
+        """Whether a tool_use block is open."""
+        return self._kind == "tool_use"
+
     def text(self, text: str) -> None:
         """Visible text."""
         self._write("text", text)

@@ -50,7 +50,7 @@ class ResponseStream:
         self._tools = Tools(tools)
         self._out = Answer(model, message_id, (*TURN_MARKERS, *END_MARKERS, *self._stops), opening=opening, one_call=one_call,
                            holds_text=holds_text, names=[tool.name for tool in tools] if holds_failed else ())
-        self._put_thought = self._out.thinking if show_thinking else self._out.thinking_omitted if omit_thinking else _drop
+        self._put_thought = self._out.thinking if show_thinking else self._out.thinking_omitted if omit_thinking else lambda thought: None
         self._thought: ThoughtReader | None = None  # the one that is being read
         self._message_ends: tuple[str, ...] = ()  # markup, once the model is known to frame its messages
         self._openers = Openers(formats, bool(self._tools))
@@ -67,6 +67,11 @@ class ResponseStream:
     def open_thought(self) -> tuple[str, ...]:
         """The marks that would close the thought which is being read, () where none is or a call in it is."""
         return self._thought.closers if self._thought and not self._thought.on_trial else ()
+
+    @property
+    def in_call(self) -> bool:
+        """Whether what is read now belongs to a call, or may still turn out to."""
+        return self._out.in_call or self._reader.holds
 
     @property
     def failed_call(self) -> str:
@@ -88,6 +93,11 @@ class ResponseStream:
         """How many complete calls there are."""
         return self._out.calls
 
+    @property
+    def salvaged(self) -> int:
+        """How many of them were guessed."""
+        return self._out.salvaged
+
     def start(self, input_tokens: int, cache_read_tokens: int = 0) -> list[Event]:
         """`message_start`: how many tokens of the prompt are computed, and how many come from the cache."""
         self._out.start(input_tokens, cache_read_tokens)
@@ -101,11 +111,11 @@ class ResponseStream:
         return self._out.drain()
 
     def end(self, reason: str) -> list[Event]:
-        """The end of the text: the model stopped (`stop`) or the token limit was reached (`length`).
+        """The end of the text: the model stopped (`stop`), the token limit was reached (`length`), or it was cut off (`cut`).
 
         What is kept back then can have a second attempt (`again`) or another text (`settle`) before the answer is over.
         """
-        self._reader.close(cut=reason == "length" and not self.stopped)
+        self._reader.close(cut=reason != "stop" and not self.stopped)
         self._advance()
         if not self._over:
             raise RuntimeError("a parser asked for text after the end")
@@ -128,8 +138,8 @@ class ResponseStream:
         events = [] if self._reader.eof else self.end(reason)
         self._out.let_go()
         self._out.settle(self._out.held or "")
-        calls, cut = self._out.calls, reason == "length" and not self.stopped
-        why = "stop_sequence" if self._stop_sequence else "max_tokens" if cut else "tool_use" if calls else "end_turn"
+        limit = reason == "length" and not self.stopped
+        why = "stop_sequence" if self._stop_sequence else "max_tokens" if limit else "tool_use" if self.calls else "end_turn"
         self._out.finish(why, self._stop_sequence, output_tokens)
         return events + self._out.drain()
 
@@ -288,7 +298,3 @@ class ResponseStream:
         out.block_passed("thought")
         for calls in reading.calls:
             calls.replay(out)
-
-
-def _drop(text: str) -> None:
-    """Thinking that is not shown."""

@@ -27,9 +27,13 @@ COUNTERS = {
     "prompt_tokens_prefilled_total": "Prompt tokens that were computed.",
     "prompt_tokens_reused_total": "Prompt tokens that came from the prompt cache.",
     "tokens_generated_total": "Tokens generated.",
-    "continuations_total": "Further generations within a request: second attempts at a call, and thoughts that were ended.",
     "tool_calls_total": "Tool calls in answers, by the model's dialect.",
+    "salvaged_calls_total": "Tool calls among them that the model had garbled, and that were put right.",
+    "second_attempts_total": "New attempts after an answer's tool call or JSON that could not be read.",
+    "thoughts_ended_total": "Thoughts that were ended after their budget.",
 }
+LABELLED = ("http_responses_total", "requests_total", "tool_calls_total")
+"""These are shown once there is something to show."""
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("From a request's arrival in the queue to its first token.", TTFT_S),
     "inter_token_seconds": ("Between two tokens of one answer.", INTER_TOKEN_S),
@@ -90,7 +94,7 @@ class Metrics:
     def _counter_lines(self) -> Iterator[str]:
         for name, help in COUNTERS.items():
             yield from _head(name, "counter", help)
-            for labels, value in sorted(self._counters[name].items()) or [((), 0)] * (name not in ("http_responses_total", "requests_total", "tool_calls_total")):
+            for labels, value in sorted(self._counters[name].items()) or [((), 0)] * (name not in LABELLED):
                 yield _sample(name, labels, value)
 
     def _histogram_lines(self) -> Iterator[str]:

@@ -21,8 +21,6 @@ from ..protocol import Failed, Finished, Job, Piece, Reply, Started, Ticket
 logger = logging.getLogger(__name__)
 
 SHOWN_ERRORS = 5
-REMEMBERED = 256
-"""So many requests are known again when they go on with another job."""
 SLOW_PREFILL_S = 10.0
 """A prefill that takes longer is worth a line of progress, each so many seconds."""
 
@@ -74,15 +72,11 @@ class WatchedEngine:
         self._engine, self.metrics, self.awake, self.clock = engine, metrics, awake, clock
         self._lock = threading.Lock()
         self._live: dict[int, Live] = {}
-        self._recent: deque[str] = deque(maxlen=REMEMBERED)
         self._errors: deque[dict[str, str]] = deque(maxlen=SHOWN_ERRORS)
 
     def submit(self, job: Job) -> Ticket:
         """See `engine.Engine.submit`."""
         ticket = self._engine.submit(job)
-        if job.id in self._recent:
-            self.metrics.add("continuations_total")
-        self._recent.append(job.id)
         live = Live(job.id, job.client.agent_id, len(job.tokens), self.clock())
         self.awake.take()
         with self._lock:

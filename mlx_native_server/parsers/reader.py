@@ -69,6 +69,11 @@ class Reader:
         """The position counted from the answer's start."""
         return self._base + self.pos
 
+    @property
+    def holds(self) -> bool:
+        """Whether passed text is kept for a possible `rewind`."""
+        return self._held_from is not None
+
     def hold(self, offset: int | None = None) -> int:
         """Keep the text from `offset` (default: here; not before what is already held) on. Returns the offset."""
         offset = self.offset if offset is None else offset

@@ -62,9 +62,10 @@ def is_claude_code(request: Request) -> bool:
 def code_mode(request: Request, chosen: str) -> Request:
     """The request as the model shall see it. `chosen` is `core`, `all`, or names of tools with commas between.
 
-    Requests without tools (titles, summaries, safety checks) are small or have a prompt of their own: they stay as they are,
-    but for those that want a search: without the tool a model would make up what it found.
+    Requests without tools (titles, summaries, safety checks) are small or have a prompt of their own: their texts stay as
+    they are, but for those that want a search: without the tool a model would make up what it found.
     """
+    request = dataclasses.replace(request, temperature=TEMPERATURE if request.temperature is None else request.temperature)
     own = [tool for tool in request.tools if not tool.server_type]
     if not own:
         missing = ", ".join(tool.name for tool in request.tools)
@@ -77,7 +78,6 @@ def code_mode(request: Request, chosen: str) -> Request:
         system=system,
         tools=tools + unlisted(request.messages, request.tools, CORE),
         messages=tuple(map(_joined, _introduced(slim_messages(request, extra), held))),
-        temperature=TEMPERATURE if request.temperature is None else request.temperature,
     )
     logger.info("code mode: system %d → %d characters, tools %d → %d", len(request.system), len(system), len(own), len(own) - len(held))
     return changed

@@ -27,7 +27,11 @@ TemplateMessage = dict[str, Any]
 
 
 def to_prompt(request: Request, traits: Traits, suppress_thinking: bool) -> Prompt:
-    """The prompt for a template with these traits. With `suppress_thinking` only an `enabled` request thinks."""
+    """The prompt for a template with these traits. With `suppress_thinking` only an `enabled` request thinks.
+
+    `context_management` has no say: what its edits clear was in the prompt before, which would have to be computed anew from
+    there on. Most templates leave out the thoughts of earlier turns by themselves.
+    """
     tools = offered_tools(request)
     held_back = [tool for tool in request.tools if tool not in tools and tool.input_schema and not tool.server_type]
     held_back = held_back if request.tool_choice.kind != "none" else []

@@ -15,6 +15,7 @@ from .correction import SCHEMA_ATTEMPTS, Correction, call_correction, schema_cor
 from .forced import end_of_thought
 from .generation import Generation
 from ..protocol import ApiError, Event, Finished, Piece, Started, Submit
+from .repetition import Repetition
 from .schema_check import best_answer
 from ..answer.streaming import ResponseStream, fold
 from .turn import Turn, declared, formats
@@ -60,7 +61,7 @@ def _events(turn: Turn, generation: Generation) -> Events:
 def _stream(turn: Turn) -> ResponseStream:
     request, thinking = turn.request, turn.request.thinking
     wanted = thinking is not None and thinking.kind in ("enabled", "adaptive") and not turn.opening
-    return ResponseStream(
+    return turn.stream(
         model=request.model,
         tools=declared(request),
         formats=formats(turn.tokenizer.traits),
@@ -81,42 +82,54 @@ def _answer(turn: Turn, stream: ResponseStream, generation: Generation) -> Batch
     yield stream.end(reason)
     reason = yield from _settled(turn, stream, generation, reason)
     yield stream.finish(reason, generation.output_tokens)
+    turn.count("salvaged_calls_total", stream.salvaged)
     if turn.opening and not stream.calls:
         logger.info("%s: a call was demanded and begun, but the model has not completed it", turn.id)
     return reason
 
 
 def _read(turn: Turn, stream: ResponseStream, generation: Generation, until_s: float | None = None) -> Batches:
-    """One text of the model's. `until_s`: from then on (monotonic clock) it is ended while all of it is kept back."""
-    budget, thought_tokens, ended = turn.thought_tokens, 0, 0
+    """One text of the model's. `until_s`: from then on (monotonic clock) it is ended while all of it is kept back.
+
+    A text that only repeats itself is cut: `cut` leaves an open call unfinished, as the token limit does, but the client
+    is not told of a limit, behind which it would have the model go on. It tells the model of the call all the same.
+    """
+    budget, thought_tokens, ended, repetition = turn.thought_tokens, 0, 0, Repetition()
     while until_s is None or time.monotonic() < until_s or stream.kept_back is None:
         match generation.get():
             case None:
                 yield ()
             case Started(reused, prefilled):
                 yield stream.start(prefilled, reused)
-            case Piece(text, tokens):
+            case Piece(text, tokens, ids):
                 events = stream.feed(text)
-                if stream.stopped:
-                    generation.cancel()  # before the client is waited for
-                    yield events
-                    return "stop"
                 thought_tokens += tokens if stream.open_thought else 0
-                if budget is not None and thought_tokens >= budget and stream.open_thought and ended < THOUGHTS_ENDED:
+                repeats = repetition.add(ids, stream.in_call)
+                too_long = repeats or budget is not None and thought_tokens >= budget
+                if too_long and stream.open_thought and not stream.stopped and ended < THOUGHTS_ENDED:
                     ended += 1
-                    events = [*events, *_end_thought(turn, stream, generation)]
+                    if (behind := _end_thought(turn, stream, generation, repeats)) is not None:
+                        events, repeats, repetition = [*events, *behind], False, Repetition()
+                if stream.stopped or repeats:
+                    generation.cancel()  # before the client is waited for
+                    if not stream.stopped:
+                        logger.warning("%s: the model only repeated itself, its answer was ended", turn.id)
+                    yield events
+                    return "stop" if stream.stopped else "cut"
                 yield events
             case Finished(reason):
                 return reason
     return "stop"
 
 
-def _end_thought(turn: Turn, stream: ResponseStream, generation: Generation) -> Sequence[Event]:
-    """The model has thought for as long as it may: it goes on behind the thought."""
+def _end_thought(turn: Turn, stream: ResponseStream, generation: Generation, repeats: bool) -> Sequence[Event] | None:
+    """The model has thought for as long as it may: it goes on behind the thought. None where it cannot."""
     end = end_of_thought(turn.encoded.text, stream.open_thought)
     if not generation.go_on(turn.tokenizer.ids(end)):
-        return ()
-    logger.info("%s: a thought was ended after its budget of %d tokens", turn.id, turn.thought_tokens)
+        return None
+    turn.count("thoughts_ended_total", 1)
+    why = "because it only repeated itself" if repeats else f"after its budget of {turn.thought_tokens} tokens"
+    logger.info("%s: a thought was ended %s", turn.id, why)
     return stream.feed(end)
 
 
@@ -157,6 +170,7 @@ def _ask_again(turn: Turn, stream: ResponseStream, generation: Generation, corre
         return False
     if not generation.go_on(turn.tokenizer.ids(between)):
         return False
+    turn.count("second_attempts_total", 1)
     logger.info("%s: a second attempt: %s", turn.id, correction.instruction.partition("\n")[0])
     stream.again(correction.opening)
     return True

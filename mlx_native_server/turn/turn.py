@@ -6,13 +6,23 @@ begun for the model where the client demands a call. Nothing here waits for the 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from . import forced
+from ..answer.streaming import ResponseStream
 from ..prompt.conversion import offered_tools, to_prompt
 from ..prompt.effort import thinking_budget
 from ..protocol import Encoded, Prompt, Request, Sampling, Thinking, Tool, Traits
+
+
+Count = Callable[[str, int], None]
+"""Takes a counter's name and how much it grows; any thread may call it."""
+
+
+def nobody_counts(name: str, amount: int) -> None:
+    """A `Count` for where nobody wants to know."""
 
 
 class Tokenizer(Protocol):
@@ -34,6 +44,7 @@ class Turn:
     """Everything one answer needs. `max_tokens` fits the window; `log_answer` logs the start of the answer.
 
     `opening`: the beginning of a call at the prompt's end. `tool_retries`: how often a call gone wrong is asked for anew.
+    `count` is told what is rare (a counter's name, how many). `stream` makes the `ResponseStream`.
     """
 
     id: str
@@ -45,6 +56,8 @@ class Turn:
     opening: str = ""
     tool_retries: int = 0
     log_answer: bool = False
+    count: Count = nobody_counts
+    stream: Callable[..., ResponseStream] = ResponseStream
 
     @property
     def thought_tokens(self) -> int | None:
