@@ -55,6 +55,7 @@ main() {
   here=$(cd "$(dirname "$0")" && pwd) || exit 1
   script=$here/$(basename "$0")
   local part command=${1:-install}
+  [ $# = 0 ] || shift
   for part in machine python environment install; do
     # shellcheck source=/dev/null
     . "$here/launchers/lib/$part.sh" || exit 1
@@ -63,12 +64,12 @@ main() {
   venv=$prefix/venv
   unset PYTHONHOME
   case $command in
-    install | update | uninstall) "cmd_$command" "${@:2}" ;;
-    status | start | stop | restart | logs) cmd_program "$@" ;;
+    install | update | uninstall) "cmd_$command" "$@" ;;
+    status | start | stop | restart | logs) cmd_program "$command" "$@" ;;
     serve | test)
       venv=${MLX_NATIVE_VENV:-$here/.venv}
       case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
-      "cmd_$command" "${@:2}"
+      "cmd_$command" "$@"
       ;;
     -h | --help | help) usage ;;
     *) wrong_usage "'$command'" ;;

@@ -1,8 +1,16 @@
-"""Programs of a system that is not this one, played by scripts on PATH that write down how they were called."""
+"""What is around a server and is not this machine's own: programs of another system, a service manager, a port that answers.
+
+Programs are played by scripts on PATH that write down how they were called.
+"""
 from __future__ import annotations
 
+import http.server
+import json
 import os
+import socket
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +76,59 @@ class Stubs:
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
         return [line for line in lines if line.split()[1] not in leave_out]
+
+
+class NoService:
+    """A service manager; the calls are written down."""
+
+    name = "none"
+
+    def __init__(self, is_installed: bool = False, active: bool = False):
+        self.is_installed, self.active, self.calls = is_installed, active, []
+
+    def is_running(self) -> bool:
+        return self.active
+
+    def start(self, changed: bool = False) -> None:
+        self.calls.append("start")
+        self.active = True
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+        self.active = False
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """Gives the server's next answer to each request, the last one again and again."""
+
+    def do_GET(self) -> None:
+        body = self.server.bodies.pop(0) if len(self.server.bodies) > 1 else self.server.bodies[0]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+class Port:
+    """A port of this machine: free, or answering."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.number = probe.getsockname()[1]
+        self._server: http.server.HTTPServer | None = None
+
+    def answer(self, *answers: bytes | dict[str, Any]) -> None:
+        self.close()
+        self._server = http.server.HTTPServer(("127.0.0.1", self.number), Answers)
+        self._server.bodies = [answer if isinstance(answer, bytes) else json.dumps(answer).encode() for answer in answers]
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None

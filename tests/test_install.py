@@ -6,10 +6,10 @@ import plistlib
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
 from mlx_native_server.operate import install, lineup, manage
 from mlx_native_server.models.folder import ModelError
+from mlx_native_server.operate.download import Models
 from mlx_native_server.operate.install import LAUNCHERS, Installer
 from mlx_native_server.operate.lineup import CHOICES, choose
 from mlx_native_server.operate.made import Maker
@@ -37,7 +37,7 @@ class Machine:
         self.here = places(self.env, platform)
         self.here.prefix.mkdir(parents=True)
         (self.here.prefix / "new-folders").write_text(f"{home}/.local\n{self.here.prefix}\n")
-        monkeypatch.setattr(Installer, "_get", lambda installer, model, file: self.got.append(model))
+        monkeypatch.setattr(Models, "get", lambda models, model: self.got.append(model))
         monkeypatch.setattr(manage.Background, "start", lambda background, any_settings=False: self.got.append("start"))
 
     def installer(self, dry_run: bool = False) -> Installer:
@@ -134,10 +134,10 @@ def test_the_service_is_written_started_and_kept_up_to_date(machine: Machine) ->
 
 
 def test_a_model_that_cannot_be_had_is_not_chosen(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(installer: Installer, model: str, file: dict[str, str]) -> None:
+    def get(models: Models, model: str) -> None:
         raise ModelError("There is no model 'x'.")
 
-    monkeypatch.setattr(Installer, "_get", get)
+    monkeypatch.setattr(Models, "get", get)
     with pytest.raises(ModelError):
         machine.installer().install("x", service=False)
     assert not machine.here.settings.exists()
@@ -170,7 +170,7 @@ def test_downloaded_models_are_removed_unless_they_are_to_be_kept(tmp_path: Path
         (cache / name / "blobs").mkdir()
         (cache / name / "blobs" / "b").write_text("weights")
         (snapshot / "config.json").symlink_to("../../blobs/b")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    machine.env["HF_HUB_CACHE"] = str(cache)
     machine.installer().made.note("models", "org/ours")
     machine.installer(dry_run=True).remove(keep_models=False)
     machine.installer().remove(keep_models=True)

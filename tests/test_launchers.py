@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from mlx_native_server.operate import launch, manage
-from mlx_native_server.config import SETTINGS, Settings
+from mlx_native_server.config import SETTINGS, Settings, fingerprint, load
+from mlx_native_server.operate import launch, manage, running
 from mlx_native_server.operate.places import places
+from mlx_native_server.operate.running import Seen, Who
 
 ROOT = Path(__file__).resolve().parent.parent
 HEALTH = {"status": "ok", "model": "org/Some-Model-4bit", "context_tokens": 65536, "prefill_size": 512, "pid": 1}
@@ -96,7 +98,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
     """The settings with which a server was asked for, and whether any would do."""
     asked: list[tuple[Settings, bool]] = []
 
-    def start(background: manage.Background, any_settings: bool = False) -> dict:
+    def start(background: manage.Background, any_settings: bool = False, but_not: Collection[str] = ()) -> dict:
         asked.append((background.settings, any_settings))
         return HEALTH
 
@@ -119,7 +121,26 @@ def test_the_server_has_what_profile_and_variables_ask_for(tmp_path: Path, start
     words = launch.prepare(launch.PROFILES[profile], env, places(env, "linux"), [], lambda line: None)
     settings, any_will_do = started[0]
     assert getattr(settings, field) == value and any_will_do is any_settings
-    assert json.loads(words[words.index("--settings") + 1])["env"]["ANTHROPIC_BASE_URL"] == f"http://127.0.0.1:{settings.port}"
+    told = json.loads(words[words.index("--settings") + 1])["env"]
+    assert told["ANTHROPIC_BASE_URL"] == f"http://127.0.0.1:{settings.port}"
+    assert told.get("ENABLE_TOOL_SEARCH") == ("false" if profile == "browser" else None)
+
+
+@pytest.mark.parametrize("left_behind, profile, reused", [
+    ("code", "code", True), ("code", "chat", True), ("narrate", "narrate", True), ("narrate", "code", False), ("browser", "chat", False),
+    ("code", "narrate", False), ("other model", "code", True),
+])  # fmt: skip
+def test_the_server_of_another_launcher_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_behind: str, profile: str, reused: bool) -> None:
+    """After claude-local-narrate, claude-local went on narrating."""
+    env = {"HOME": str(tmp_path), "PATH": "", "CLAUDE_BIN": program(tmp_path / "c")}
+    other = {"MLX_MODEL": "org/m"} if left_behind == "other model" else launch.PROFILES[left_behind].server
+    seen = Seen(Who.SERVER, HEALTH | {"fingerprint": fingerprint(load(other))})
+    stopped: list[str] = []
+    monkeypatch.setattr(running, "look", lambda settings: seen)
+    monkeypatch.setattr(manage.Background, "is_ours", lambda background, seen: True)
+    monkeypatch.setattr(manage.Background, "stop", lambda background: stopped.append("stop"))
+    launch.prepare(launch.PROFILES[profile], env, places(env, "linux"), [], lambda line: None)
+    assert (stopped == []) is reused
 
 
 def test_the_narration_prompt_is_there() -> None:

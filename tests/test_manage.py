@@ -1,80 +1,22 @@
 """Starting, stopping and watching the server in the background: who is on the port decides what is done."""
 from __future__ import annotations
 
-import http.server
 import io
 import json
-import os
 import socket
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stubs import NoService, Port
 
-from mlx_native_server.operate import detached, guard, manage, running
-from mlx_native_server.config import Settings, fingerprint, load
+from mlx_native_server.operate import detached, machine, manage, running
+from mlx_native_server.config import Settings, fingerprint
 from mlx_native_server.operate.places import Places, places
 from mlx_native_server.operate.running import Who
-
-
-class NoService:
-    """A service manager; the calls are written down."""
-
-    name = "none"
-
-    def __init__(self, is_installed: bool = False, active: bool = False):
-        self.is_installed, self.active, self.calls = is_installed, active, []
-
-    def is_running(self) -> bool:
-        return self.active
-
-    def start(self, changed: bool = False) -> None:
-        self.calls.append("start")
-        self.active = True
-
-    def stop(self) -> None:
-        self.calls.append("stop")
-        self.active = False
-
-
-class Answers(http.server.BaseHTTPRequestHandler):
-    """Gives the server's next answer to each request, the last one again and again."""
-
-    def do_GET(self) -> None:
-        body = self.server.bodies.pop(0) if len(self.server.bodies) > 1 else self.server.bodies[0]
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
-class Port:
-    """A port of this machine: free, or answering."""
-
-    def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.number = probe.getsockname()[1]
-        self._server: http.server.HTTPServer | None = None
-
-    def answer(self, *answers: bytes | dict[str, Any]) -> None:
-        self.close()
-        self._server = http.server.HTTPServer(("127.0.0.1", self.number), Answers)
-        self._server.bodies = [answer if isinstance(answer, bytes) else json.dumps(answer).encode() for answer in answers]
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def close(self) -> None:
-        if self._server:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
 
 
 @pytest.fixture
@@ -173,7 +115,7 @@ REFUSED = [
     (lambda rig: rig.port.answer(rig.health(settings=Settings(model="other"))), "other settings runs at .* was started by hand"),
     (lambda rig: rig.port.answer(b"<html>"), "another program answers at http://127.0.0.1:.*choose another port with MLX_PORT"),
     (lambda rig: setattr(rig, "born", lambda: rig.port.answer(rig.health("failed", progress="why"))), "has no model: why"),
-    (lambda rig: setattr(rig, "born", lambda: setattr(rig, "alive", False)), "the server has ended"),
+    (lambda rig: setattr(rig, "born", lambda: setattr(rig, "alive", False)), "the server has ended before its model was ready"),
     (lambda rig: setattr(rig, "born", lambda: rig.port.answer(b"nonsense")), "another program answers"),
 ]
 
@@ -205,6 +147,20 @@ def test_a_server_that_ends_is_quoted_from_its_log(rig: Rig, line: str, words: s
     with pytest.raises(manage.ManageError) as caught:
         rig.background.start()
     assert words in str(caught.value) and "old" not in str(caught.value)
+
+
+@pytest.mark.parametrize("free_bytes, crash, words", [
+    (10**9, "", "before its model was ready: it gave no reason, as when the system ends it for want of memory"),
+    (10**9, "Segmentation fault", "before its model was ready: Segmentation fault"),
+    (1000, "", "the disk that holds .* is full: make room"),
+])  # fmt: skip
+def test_a_server_that_ends_without_a_word_is_told_about_all_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch, free_bytes: int, crash: str, words: str) -> None:
+    rig.here.logs.mkdir(parents=True)
+    rig.here.crash_log.write_text(crash)
+    rig.born = lambda: setattr(rig, "alive", False)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: SimpleNamespace(free=free_bytes))
+    with pytest.raises(manage.ManageError, match=words):
+        rig.background.start()
 
 
 def test_a_server_that_says_nothing_new_for_long_ends_the_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,47 +214,3 @@ def test_status_says_what_runs_and_where_its_files_are(rig: Rig, answer: Any, is
     well, lines = rig.background.status()
     assert well is is_well and words in lines[0]
     assert f"settings: {rig.here.settings}" in lines and f"log: {rig.here.server_log}" in lines
-
-
-# ── for real ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_real_server_is_started_kept_replaced_and_stopped(tmp_path: Path, port: Port, tiny_model) -> None:
-    env = {**os.environ, "HOME": str(tmp_path), "MLX_MODEL": str(tiny_model("llama")), "MLX_PORT": str(port.number)}
-    here = places(env, "linux")
-    settings = load(env)
-    background = manage.Background(settings, here, env, io.StringIO(), NoService())
-    try:
-        pid = background.start()["pid"]
-        assert running.is_server(pid) and background.start()["pid"] == pid
-        other = manage.Background(replace(settings, prefill_size=64), here, {**env, "MLX_PREFILL_SIZE": "64"}, io.StringIO(), NoService())
-        health = other.start()
-        assert health["pid"] != pid and health["prefill_size"] == 64 and not running.is_server(pid)
-        assert background.stop() is True and background.stop() is False
-        assert running.look(settings).who is Who.NOBODY and list(here.state.iterdir()) == [here.logs]
-        assert "Stopped." in here.server_log.read_text()
-    finally:
-        background.stop()
-
-
-def test_a_wrong_model_is_said_at_once_and_stays_down(tmp_path: Path, port: Port) -> None:
-    env = {**os.environ, "HOME": str(tmp_path), "MLX_MODEL": str(tmp_path / "none"), "MLX_PORT": str(port.number)}
-    background = manage.Background(Settings(model=env["MLX_MODEL"], port=port.number), places(env, "linux"), env, io.StringIO(), NoService())
-    with pytest.raises(manage.ManageError, match="The model folder .*none does not exist"):
-        background.start()
-
-
-def test_a_model_that_brought_the_machine_down_twice_waits_for_a_person(tmp_path: Path, port: Port, tiny_model) -> None:
-    env = {**os.environ, "HOME": str(tmp_path), "MLX_MODEL": str(tiny_model("llama")), "MLX_PORT": str(port.number)}
-    here = places(env, "linux")
-    background = manage.Background(Settings(model=env["MLX_MODEL"], port=port.number), here, env, io.StringIO(), NoService())
-    here.state.mkdir(parents=True)
-    (here.state / guard.FILE).write_text('{"boot": "another", "restarts": 1}')
-    try:
-        alive = detached.start(here, env)
-        while (seen := running.look(background.settings)).who is Who.NOBODY and alive():
-            time.sleep(0.05)
-        assert seen.status == "failed" and "restarted twice" in seen.health["progress"]
-        assert background.start()["status"] == "ok"
-    finally:
-        background.stop()

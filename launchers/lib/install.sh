@@ -53,6 +53,17 @@ make_prefix() {
   [ -z "$new" ] || printf '%s' "$new" >>"$prefix/new-folders"
 }
 
+# set_up with all that pip or uv would leave elsewhere in the prefix: what they have downloaded stays there until the
+# environment is complete, so that a second try need not fetch it again.
+set_up_prefix() {
+  (
+    export PIP_CACHE_DIR="${PIP_CACHE_DIR:-$prefix/cache}" UV_CACHE_DIR="${UV_CACHE_DIR:-$prefix/cache}"
+    export UV_PYTHON_INSTALL_DIR="${UV_PYTHON_INSTALL_DIR:-$prefix/python}"
+    set_up
+  ) || exit $?
+  rm -rf "$prefix/cache"
+}
+
 cmd_install() {
   read_options "--model --service --dry-run" "$@"
   check_machine
@@ -62,7 +73,7 @@ cmd_install() {
   else
     is_set_up || check_disk
     make_prefix
-    set_up
+    set_up_prefix
     hint_openblas
   fi
   run_installer install --checkout "$here" ${options[@]+"${options[@]}"}
@@ -78,7 +89,7 @@ cmd_update() {
   else
     git -C "$here" pull --ff-only || die "git could not update $here, see above; nothing was changed."
   fi
-  set_up
+  set_up_prefix
   run_installer install --checkout "$here"
   "$venv/bin/python" -m mlx_native_server status >/dev/null 2>&1 || return 0
   "$venv/bin/python" -m mlx_native_server restart
@@ -88,7 +99,8 @@ cmd_uninstall() {
   read_options "--keep-models --dry-run" "$@"
   check_machine
   [ -d "$prefix" ] || { say "nothing is installed in $prefix"; return; }
-  run_installer remove --checkout "$here" ${options[@]+"${options[@]}"}
+  run_installer remove --checkout "$here" ${options[@]+"${options[@]}"} || exit $?
+  [ -n "$dry" ] || rm -rf "$here/mlx_native_server.egg-info"
 }
 
 must_be_installed() {

@@ -69,6 +69,16 @@ def snapshot(repo: str, check: Callable[[ModelFolder], None], progress: Progress
         raise ModelError(_explain(repo, error)) from error
 
 
+def missing_bytes(repo: str) -> int:
+    """How much of `repo` is still to be downloaded; the hub is asked where it is not all here. Raises `ModelError`."""
+    if _local_snapshot(repo):
+        return 0
+    try:
+        return _missing_bytes(repo)
+    except (OSError, HFValidationError, _TRANSPORT_ERROR) as error:
+        raise ModelError(_explain(repo, error)) from error
+
+
 def _local_snapshot(repo: str) -> Path | None:
     """A finished snapshot in the local cache; nothing is asked."""
     try:
@@ -125,5 +135,7 @@ def _explain(repo: str, error: BaseException) -> str:
             return f"{tried}, and {constants.ENDPOINT} answered with status {cause.response.status_code} (401: check HF_TOKEN)."
     if constants.HF_HUB_OFFLINE:
         return f"{tried}, and HF_HUB_OFFLINE forbids to download it."
+    if any("CERTIFICATE_VERIFY_FAILED" in str(cause) for cause in causes):
+        return f"{tried}, and the certificate of {constants.ENDPOINT} is not trusted here: name a file with the right ones in SSL_CERT_FILE (where a proxy opens the traffic, its own)."
     reason = str(causes[-1]).strip().splitlines()
     return f"{tried}, and {constants.ENDPOINT} could not be reached: {reason[0] if reason else type(causes[-1]).__name__}"

@@ -51,6 +51,11 @@ def resolve(name: str, progress: Progress) -> Path:
     return folder
 
 
+def missing_bytes(name: str) -> int:
+    """How much of a model is still to be downloaded (0 for `tiny`, which comes otherwise). Asks the hub. Raises `ModelError`."""
+    return 0 if name == "tiny" or _local_folder(name) else hub.missing_bytes(_hub_id(name))
+
+
 def _local_folder(name: str) -> Path | None:
     """The folder that `name` means, None where it must be a hub id. A missing path is a `ModelError`."""
     path = Path(name).expanduser()

@@ -1,7 +1,8 @@
 """The `doctor` command: whether a session with Claude Code would work here, and what to do where it would not.
 
 Each check is a function that gives lines; a line is fine, a warning or a fault, and says what to do. Faults decide the
-exit status. Nothing is changed, downloaded or started. Only `--bench` loads the model.
+exit status. Nothing is changed, downloaded or started; the hub is asked about a model that is not here. Only `--bench`
+loads the model.
 """
 from __future__ import annotations
 
@@ -9,22 +10,30 @@ import importlib
 import json
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import launch, machine, manage, running, speed
+from . import launch, mac, machine, manage, running, speed
 from ..models import blas
 from ..config import Settings, fingerprint
 from ..models.folder import ModelError
+from .download import hub_cache
 from .places import Places
 from .running import Who
 
 MARKS = {"ok": "ok  ", "warn": "warn", "bad": "BAD "}
 PYTHONS = ((3, 11), (3, 14))
 ROOM_GB = 20
+PRESSURE = {"2": "is short", "4": "has run out"}
+"""What macOS says of the memory that is left, where that is not well."""
+LEFTOVER_S = 86_400
+SLOWER = 1.3
+"""How much slower the service may be than a process in a terminal."""
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,16 @@ class Patient:
     computer: machine.Machine
     run: machine.Run
     bench: bool = False
+
+    @property
+    def home(self) -> Path:
+        """The user's home directory."""
+        return Path(self.env.get("HOME") or Path.home())
+
+    @property
+    def hub(self) -> Path:
+        """Where downloaded models are."""
+        return hub_cache({**self.env, "HOME": str(self.home)})
 
 
 def main(settings: Settings, here: Places, env: Mapping[str, str], as_json: bool, bench: bool) -> int:
@@ -92,6 +111,8 @@ def check_memory(patient: Patient) -> Iterator[Line]:
     gpu = f", {computer.gpu_gb:.0f} GB on the GPU" if computer.gpu_gb else ""
     state, advice = ("ok", "") if computer.model_memory_gb >= 15.5 else ("warn", "under 16 GB only the smallest models fit, which make poor agents")
     yield Line("memory", state, f"{computer.memory_gb:.0f} GB{gpu}", advice)
+    if computer.is_mac and (word := PRESSURE.get(patient.run(["sysctl", "-n", "kern.memorystatus_vm_pressure_level"]))):
+        yield Line("memory now", "warn", f"by macOS's own measure it {word}", "close other programs, or choose a smaller model")
     if limit_mb := computer.wired_limit_mb:
         share = limit_mb / 1024 / max(1.0, computer.memory_gb)
         state, advice = ("ok", "") if share <= 0.9 else ("warn", "so little is left for the rest that the Mac may freeze: sudo sysctl iogpu.wired_limit_mb=0 is the default")
@@ -99,12 +120,15 @@ def check_memory(patient: Patient) -> Iterator[Line]:
 
 
 def check_disk(patient: Patient) -> Iterator[Line]:
-    """Room where models go."""
-    home = Path(patient.env.get("HOME") or Path.home())
-    folder = Path(patient.env.get("HF_HOME") or Path(patient.env.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface")
+    """Room where models go, and what interrupted downloads have left there."""
+    folder = patient.hub
     free_gb = machine.disk_free_gb(folder)
     yield Line("disk", "ok" if free_gb >= ROOM_GB else "warn", f"{free_gb:.0f} GB free for models in {folder}",
                "" if free_gb >= ROOM_GB else "make room, or set HF_HOME in the settings file to a folder on another disk")
+    old = [path for path in folder.glob("*/blobs/*.incomplete") if time.time() - path.stat().st_mtime > LEFTOVER_S]
+    if old:
+        yield Line("downloads", "warn", f"{sum(path.stat().st_size for path in old) / 1e9:.1f} GB of {len(old)} files that were cut off more than a day ago",
+                   f"nothing uses them: find {folder} -name '*.incomplete' -mtime +1 -delete")
 
 
 def check_python(patient: Patient) -> Iterator[Line]:
@@ -123,6 +147,20 @@ def check_python(patient: Patient) -> Iterator[Line]:
 def _major(version: str) -> int:
     first = version.partition(".")[0]
     return int(first) if first.isdigit() else 0
+
+
+def check_mac(patient: Patient) -> Iterator[Line]:
+    """What macOS keeps from a service, and whether the Mac itself has crashed."""
+    if not patient.computer.is_mac:
+        return
+    model = Path(patient.settings.model).expanduser()
+    for what, path in {"the program": CHECKOUT, "the model": model if model.is_dir() else patient.hub}.items():
+        if place := mac.kept_from_services(path, patient.home):
+            yield Line("privacy", "bad" if patient.here.unit.exists() else "warn", f"{what} is in {path}: macOS lets no service read {place}",
+                       "move it to another folder of your home, or allow the service's Python under System Settings, Privacy & Security, Full Disk Access")
+    if panics := mac.gpu_panics():
+        yield Line("crashes", "warn", f"the Mac has crashed in its GPU driver, {len(panics)} times in 30 days, last {panics[0]}",
+                   "set MLX_WIRED_LIMIT_GB=0, leave iogpu.wired_limit_mb at 0, and keep macOS and mlx up to date")
 
 
 # ── server and client ────────────────────────────────────────────────────────────────────────────
@@ -156,24 +194,40 @@ def check_client(patient: Patient) -> Iterator[Line]:
     except launch.LaunchError as error:
         yield Line("Claude Code", "bad", "was not found", str(error))
         return
+    yield from _client_settings(patient)
     version = patient.run([client, "--version"])
     yield Line("Claude Code", "ok" if version else "warn", f"{version or 'does not say its version'}, {client}", "" if version else f"see what  {client} --version  says")
+
+
+def _client_settings(patient: Patient) -> Iterator[Line]:
+    """The client's own settings beat the shell's variables."""
+    file = Path(patient.env.get("CLAUDE_CONFIG_DIR") or patient.home / ".claude") / "settings.json"
+    try:
+        address = json.loads(file.read_text(encoding="utf-8"))["env"]["ANTHROPIC_BASE_URL"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if str(address).rstrip("/") != running.url(patient.settings):
+        yield Line("client settings", "warn", f"{file} sends Claude Code to {address}", "claude-local passes its own address; claude by itself goes there, whatever the shell says")
 
 
 # ── the model ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _look(model: str) -> Any:
-    """The model's facts (`modelcheck.Found`). Imported here, so that the doctor works where MLX does not."""
-    return importlib.import_module("mlx_native_server.operate.modelcheck").look(model)
+def _modelcheck() -> Any:
+    """The module that knows models. Imported here, so that the doctor works where MLX does not."""
+    return importlib.import_module("mlx_native_server.operate.modelcheck")
 
 
 def check_model(patient: Patient) -> Iterator[Line]:
     """The model's files: what they are, and what window fits in the memory."""
+    name = patient.settings.model
     try:
-        found = _look(patient.settings.model)
+        if missing_gb := _modelcheck().missing_gb(name):
+            yield Line("model", "warn", f"{name} is not here yet: {missing_gb:.1f} GB to download", "mlx-native-server start  gets it")
+            return
+        found = _modelcheck().look(name)
     except ModelError as error:
-        yield Line("model", "bad", f"{patient.settings.model}: {error}", "mlx-native-server start  gets it, or choose another one with  ./setup.sh install --model NAME")
+        yield Line("model", "bad", f"{name}: {error}", "choose another one with  ./setup.sh install --model NAME")
         return
     except (ImportError, OSError) as error:
         yield Line("model", "bad", f"MLX does not load: {error}", "run ./setup.sh install")
@@ -199,7 +253,7 @@ def check_speed(patient: Patient) -> Iterator[Line]:
     if served:
         yield Line("speed, server", "ok", f"prefill {served.prefill:.0f} tokens/s, decode {served.decode:.1f} tokens/s")
     try:
-        found = _look(patient.settings.model)
+        found = _modelcheck().look(patient.settings.model)
         if found is None or (served and 2 * found.weights_gb > found.limit_gb):
             yield Line("speed", "warn", "not measured", "stop the server first: the model does not fit in memory twice")
             return
@@ -208,11 +262,12 @@ def check_speed(patient: Patient) -> Iterator[Line]:
         yield Line("speed", "bad", str(error))
         return
     yield Line("speed", "ok", f"prefill {own.prefill:.0f} tokens/s, decode {own.decode:.1f} tokens/s; a first prompt of 12,000 tokens takes about {12_000 / own.prefill:.0f} s")
-    if served and patient.computer.is_mac and own.decode > 1.3 * served.decode:
-        yield Line("speed", "warn", f"the server decodes {own.decode / served.decode:.1f} times slower than this process",
+    slower = max(own.decode / served.decode, own.prefill / served.prefill) if served else 1.0
+    if patient.computer.is_mac and slower > SLOWER:
+        yield Line("speed", "warn", f"the server is {slower:.1f} times slower than this process",
                    "where it is the service: its plist must say ProcessType Interactive; ./setup.sh install --service writes it anew")
 
 
 CHECKS: tuple[Callable[[Patient], Iterator[Line]], ...] = (
-    check_machine, check_memory, check_disk, check_python, check_server, check_client, check_model, check_speed,
+    check_machine, check_memory, check_disk, check_python, check_mac, check_server, check_client, check_model, check_speed,
 )  # fmt: skip

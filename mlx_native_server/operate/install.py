@@ -6,17 +6,16 @@ step that gets the model, which is left out of a dry run.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from . import lineup, machine, manage
+from . import lineup, mac, machine, manage
 from ..config import EXIT_CONFIG, SettingError, cache_dir, load, with_variable
 from ..models.folder import ModelError
+from .download import INTERRUPTED, Models
 from .launchd import ServiceError
 from .made import Maker
 from .places import NAME, Places, places
@@ -67,43 +66,26 @@ class Installer:
 
     def _model(self, asked: str | None, computer: machine.Machine) -> None:
         file = manage.read_settings_file(self.here)
+        models = Models(self.made, self.env, file, self.say)
         chosen = asked or file.get("MLX_MODEL", "").strip() or self.env.get("MLX_MODEL", "").strip()
         if not chosen:
             choice = lineup.choose(computer.model_memory_gb, computer.has_gpu)
             chosen = choice.repo if choice else "tiny"
             self.say(_why(choice, computer))
         if choice := lineup.about(chosen):
-            cache = Path(file.get("HF_HOME") or self.env.get("HF_HOME") or Path(self.env.get("XDG_CACHE_HOME") or Path(self.env["HOME"]) / ".cache") / "huggingface")
-            self.say(f"model: {chosen}, about {choice.size_gb:.0f} GB in {cache} ({machine.disk_free_gb(cache):.0f} GB free), licence {choice.licence}")
+            self.say(f"model: {chosen}, about {choice.size_gb:.0f} GB in {models.cache} ({machine.disk_free_gb(models.cache):.0f} GB free), licence {choice.licence}")
         else:
             self.say(f"model: {chosen}")
         if self.dry_run:
             self.say(f"would get {chosen} where it is not there yet")
         else:
-            self._get(chosen, file)
+            self.say(f"the model is in {models.get(chosen)}")
         text = self.here.settings.read_text(encoding="utf-8") if self.here.settings.exists() else FIRST_LINES
         # a service does not have the shell's variables: it would look for the model in another cache
         kept = {name: self.env[name] for name in ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT") if self.env.get(name) and name not in file}
         for name, value in ({"MLX_MODEL": chosen} | kept).items():
             text = with_variable(text, name, value)
         self.made.file(self.here.settings, text, mode=0o600)
-
-    def _get(self, model: str, file: Mapping[str, str]) -> None:
-        """Check, download; what is there stays. The weights are not loaded."""
-        _use_hub_settings(file)
-        _module("models.blas").preload_blas()
-        models = _module("models.loading")
-        show = Progress(sys.stderr)
-        try:
-            folder = models.resolve(model, lambda line: self._progress(model, line, show))
-        finally:
-            show.end()
-        self.say(f"the model is in {folder}")
-
-    def _progress(self, model: str, line: str, show: Progress) -> None:
-        if line.startswith("downloading") and "/" in model:
-            self.made.note("models", model)
-        show(line)
 
     def _double_click(self) -> None:
         """Files for the Finder. Made here, they are not quarantined as downloaded ones would be."""
@@ -117,6 +99,8 @@ class Installer:
         name = "com.mlx-native-server.plist" if self.platform == "darwin" else "mlx-native-server.service"
         self.say(f"service: {self.here.unit}")
         if self.platform == "darwin":
+            if place := mac.kept_from_services(self.checkout, Path(self.env["HOME"])):
+                self.say(f"{self.checkout} is a folder that the service may not read: macOS keeps services out of {place}. Move it, for instance to {self.env['HOME']}, and run this again there.")
             self.say("macOS will now say that a background item was added; it is called python, and is this service")
         if self.dry_run:
             return
@@ -148,9 +132,7 @@ class Installer:
             if manager.is_installed:
                 manager.uninstall()
         if not keep_models:
-            _use_hub_settings(manage.read_settings_file(self.here))
-            for repo in self.made.made.models:
-                self._remove_model(repo)
+            Models(self.made, self.env, manage.read_settings_file(self.here), self.say).remove()
             if str(cache := cache_dir(self.env, self.platform)) in self.made.made.folders:
                 self.made.tree(cache)
         self.made.tree(self.here.logs)
@@ -158,19 +140,6 @@ class Installer:
         self.made.remove()
         self.made.tree(self.here.prefix)
         self.made.remove_folders()
-
-    def _remove_model(self, repo: str) -> None:
-        self.say(f"{'would remove' if self.dry_run else 'removing'} the model {repo}")
-        if self.dry_run:
-            return
-        try:
-            hub, constants = importlib.import_module("huggingface_hub"), importlib.import_module("huggingface_hub.constants")
-        except ImportError:
-            self.say(f"{repo} stays: the environment is broken. Remove it with  hf cache rm model/{repo}")
-            return
-        cache = hub.scan_cache_dir(constants.HF_HUB_CACHE)
-        revisions = [revision.commit_hash for found in cache.repos if found.repo_id == repo for revision in found.revisions]
-        cache.delete_revisions(*revisions).execute()
 
 
 FIRST_LINES = """# Settings of mlx-native-server, one NAME=value a line; mlx-native-server --help lists them.
@@ -184,37 +153,6 @@ def _why(choice: lineup.Choice | None, computer: machine.Machine) -> str:
     if not computer.has_gpu:
         return "this machine has no GPU that MLX uses, so tiny is chosen, which only shows that everything works; --model takes another one"
     return f"{computer.model_memory_gb:.0f} GB of memory are too little for a model that is of use, so tiny is chosen, which only shows that everything works"
-
-
-def _use_hub_settings(file: Mapping[str, str]) -> None:
-    """What the settings file says about Hugging Face; that library reads its variables when it is imported."""
-    for name in ("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_ENDPOINT"):
-        if name in file:
-            os.environ.setdefault(name, file[name])
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"mlx_native_server.{name}")
-
-
-class Progress:
-    """Lines of progress: on a terminal each takes the place of the one before, elsewhere a changed tenth is a new line."""
-
-    def __init__(self, out: Any):
-        self._out, self._last, self._open = out, "", False
-
-    def __call__(self, line: str) -> None:
-        if self._out.isatty():
-            print(f"\r\033[K{line}", end="", file=self._out, flush=True)
-            self._open = True
-        elif line.partition(":")[0] != self._last:
-            print(line, file=self._out, flush=True)
-        self._last = line.partition(":")[0]
-
-    def end(self) -> None:
-        """Leave the line."""
-        if self._open:
-            print(file=self._out)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -240,7 +178,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nsetup: interrupted; run it again to go on (files that are complete stay)", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
     return 0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import manage
-from ..config import EXIT_CONFIG, SETTINGS, SettingError, Settings, load
+from ..config import EXIT_CONFIG, SETTINGS, SettingError, Settings, fingerprint, load
 from .places import Places, places
 from .running import url
 
@@ -35,16 +35,18 @@ MODEL_VARIABLES = (
 
 @dataclass(frozen=True)
 class Profile:
-    """`server`: settings that the server must have. `client`: arguments that the client gets."""
+    """`server`: settings that the server must have. `client`, `env`: arguments and variables that the client gets."""
 
     server: Mapping[str, str] = field(default_factory=dict)
     client: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 PROFILES = {
     "code": Profile(),
     "chat": Profile(client=("--tools", "")),
-    "browser": Profile({"MLX_BROWSER_MODE": "1"}, ("--mcp-config", json.dumps(DEVTOOLS))),
+    # without the search the browser's tools are there from the start, and the model need not ask for each first
+    "browser": Profile({"MLX_BROWSER_MODE": "1"}, ("--mcp-config", json.dumps(DEVTOOLS)), {"ENABLE_TOOL_SEARCH": "false"}),
     "narrate": Profile({"MLX_APPEND_SYSTEM_PROMPT_FILE": str(NARRATION)}),
 }
 
@@ -129,20 +131,27 @@ def offer_first_run(env: Mapping[str, str], ask: Callable[[str], str]) -> None:
 
 
 def has_wishes(profile: Profile, env: Mapping[str, str]) -> bool:
-    """Whether the server must have certain settings; without wishes any that runs will do."""
+    """Whether the server must have certain settings; without wishes any that runs will do, but for another profile's."""
     return bool(profile.server) or any(env.get(row.env, "").strip() for row in SETTINGS if row.field not in ("port", "host", "api_key"))
+
+
+def served(profile: Profile, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables for this profile's server; the user's own win."""
+    return {**env, **{name: value for name, value in profile.server.items() if not env.get(name, "").strip()}}
 
 
 def prepare(profile: Profile, env: Mapping[str, str], here: Places, arguments: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Have the server ready; returns the command to become. Raises `LaunchError`, `ManageError`, `SettingError`."""
     client = find_client(env)
-    wanted = {**env, **{name: value for name, value in profile.server.items() if not env.get(name, "").strip()}}
-    settings: Settings = load(wanted, {}, manage.read_settings_file(here))
-    health = manage.Background(settings, here, wanted).start(any_settings=not has_wishes(profile, env))
+    file = manage.read_settings_file(here)
+    wanted = served(profile, env)
+    settings: Settings = load(wanted, {}, file)
+    others = {fingerprint(load(served(other, env), {}, file)) for other in PROFILES.values() if other.server}
+    health = manage.Background(settings, here, wanted).start(any_settings=not has_wishes(profile, env), but_not=others)
     window_tokens = int(health.get("context_tokens") or 0)
     if window_tokens < SMALLEST_WINDOW_TOKENS:
         say(f"the window of {window_tokens} tokens is short for Claude Code, which needs {SMALLEST_WINDOW_TOKENS:,} or more")
-    return command(client, profile, client_env(health, url(settings), settings.api_key), arguments)
+    return command(client, profile, {**client_env(health, url(settings), settings.api_key), **profile.env}, arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,12 +12,22 @@ import logging.handlers
 import os
 import sys
 import time
+from io import TextIOWrapper
 from pathlib import Path
 
 from ..models.folder import ModelError
 
 MOST_BYTES = 5_000_000
 KEPT = 5
+
+
+class PrivateFile(logging.handlers.RotatingFileHandler):
+    """A log that this user alone can read, however the files were before."""
+
+    def _open(self) -> TextIOWrapper:
+        file = open(self.baseFilename, self.mode, encoding=self.encoding, opener=lambda path, flags: os.open(path, flags, 0o600))
+        os.fchmod(file.fileno(), 0o600)
+        return file
 
 
 class LogFormat(logging.Formatter):
@@ -58,11 +68,13 @@ def start(package: str, kind: str = "text", file: Path | None = None, crash_file
     """This package's log goes to `file`, or to standard error; of other packages only warnings do. Raises OSError."""
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handler: logging.Handler = logging.handlers.RotatingFileHandler(file, maxBytes=MOST_BYTES, backupCount=KEPT - 1, encoding="utf-8")
+        handler: logging.Handler = PrivateFile(file, maxBytes=MOST_BYTES, backupCount=KEPT - 1, encoding="utf-8")
     else:
         handler = logging.StreamHandler(sys.stderr)
-    if crash_file and crash_file.exists() and crash_file.stat().st_size > MOST_BYTES:
-        os.truncate(crash_file, 0)
+    if crash_file and crash_file.exists():
+        crash_file.chmod(0o600)
+        if crash_file.stat().st_size > MOST_BYTES:
+            os.truncate(crash_file, 0)
     handler.setFormatter(formatter(kind, day=file is not None))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(package).setLevel(logging.INFO)

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from . import detached, guard, running
 from ..config import Settings, fingerprint, load, parse_file
 from .launchd import Launchd, ServiceError
+from .machine import disk_free_gb
 from .places import Places
 from .running import Seen, Who
 from .systemd import Systemd
@@ -27,6 +28,7 @@ from .systemd import Systemd
 logger = logging.getLogger(__name__)
 
 STALLED_S = 360.0
+FULL_GB = 0.01
 BIND_S = 30.0
 """How long a started server may take until it answers at all."""
 
@@ -58,16 +60,16 @@ class Background:
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, any_settings: bool = False) -> Mapping[str, Any]:
+    def start(self, any_settings: bool = False, but_not: Collection[str] = ()) -> Mapping[str, Any]:
         """Have a server answer with these settings, and wait for its model; returns its health.
 
         A server of other settings is replaced where it was started in the background. `any_settings`: whatever
-        server runs will do. Raises `ManageError`.
+        server runs will do, but for one from the background with a fingerprint in `but_not`. Raises `ManageError`.
         """
         if not self.settings.port:
             raise ManageError("MLX_PORT is 0, which takes any free port: in the background the server needs one that its clients know.")
         seen, alive = running.look(self.settings), lambda: True
-        if seen.who is Who.SERVER and not self._fits(seen, any_settings):
+        if seen.who is Who.SERVER and not self._fits(seen, any_settings, but_not):
             if not self.is_ours(seen):
                 raise ManageError(f"a server with other settings runs at {self.url} (model {seen.health.get('model')}) and was started by hand: stop it there, or choose another port with MLX_PORT.")
             self._say(f"the server runs with other settings (model {seen.health.get('model')}), starting it anew")
@@ -127,8 +129,9 @@ class Background:
         record = running.read(self.places.running)
         return record is not None and record.pid == seen.health.get("pid")
 
-    def _fits(self, seen: Seen, any_settings: bool) -> bool:
-        return any_settings or seen.health.get("fingerprint") == fingerprint(self.settings)
+    def _fits(self, seen: Seen, any_settings: bool, but_not: Collection[str]) -> bool:
+        runs = seen.health.get("fingerprint")
+        return runs == fingerprint(self.settings) or (any_settings and (runs not in but_not or not self.is_ours(seen)))
 
     def _begin(self) -> Callable[[], bool]:
         """Start it; returns whether it lives, as a function."""
@@ -157,13 +160,23 @@ class Background:
                 raise ManageError(f"another program answers at {self.url}: choose another port with MLX_PORT.")
             now_s = time.monotonic()
             if seen.who is Who.NOBODY and (not alive() or now_s - begun_s > BIND_S):
-                raise ManageError(log.reason() or " ".join(["the server has ended:", *last_lines(self.places.crash_log, 1), f"(log: {self.places.crash_log})"]))
-            if said != (said := seen.health.get("progress")):
+                raise ManageError(self._why_ended(log))
+            if said != (said := seen.health.get("progress") or said or "the server is starting"):
                 changed_s = now_s
-                self._say(said or "the server is starting")
+                self._say(said)
             if now_s - changed_s > STALLED_S:
                 raise ManageError(f"the server says nothing new for {STALLED_S:.0f} s (log: {self.places.server_log})")
             self._pause(0.3)
+
+    def _why_ended(self, log: LogTail) -> str:
+        """A sentence for a server that is gone: its own last words, else what can be seen from here."""
+        if words := log.reason():
+            return words
+        if disk_free_gb(self.places.state) < FULL_GB:
+            return f"the server has ended, since the disk that holds {self.places.state} is full: make room and start it again."
+        words = " ".join(last_lines(self.places.crash_log, 1)) or (
+            "it gave no reason, as when the system ends it for want of memory or somebody kills it; if it happens again, choose a smaller model")
+        return f"the server has ended before its model was ready: {words} (log: {self.places.server_log})"
 
     def _say(self, line: str) -> None:
         print(line, file=self._out, flush=True)

@@ -31,6 +31,11 @@ class Found:
     vocab_size: int
 
 
+def missing_gb(name: str) -> float:
+    """How many GB of a model are still to be downloaded, by what the hub says. Raises `ModelError`."""
+    return models.missing_bytes(name) / memory.GIB
+
+
 def look(name: str) -> Found | None:
     """The model of that name, None where it is `tiny` and not there yet. Raises `ModelError`."""
     if name == "tiny" and not tiny.folder().is_dir():
