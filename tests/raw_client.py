@@ -86,7 +86,10 @@ class RawClient:
 
     def reply(self, no_body: bool = False) -> Reply:
         """The next reply with its body."""
-        reply = self.head()
+        return self.rest(self.head(), no_body)
+
+    def rest(self, reply: Reply, no_body: bool = False) -> Reply:
+        """The reply whose head was read, with its body."""
         if no_body:
             return reply
         if reply.headers.get("transfer-encoding") == "chunked":

@@ -12,6 +12,7 @@ from fakes import FakeEngine, Serve, body, port, serve  # noqa: F401  (fixtures)
 from raw_client import call
 
 from mlx_native_server.web import server
+from mlx_native_server.web.feed import Feed
 
 PAGE = server.PAGE.read_text(encoding="utf-8")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -70,6 +71,13 @@ class ShownEngine(FakeEngine):
         return {key: value for key, value in HEALTH.items() if key not in ("model", "context_tokens", "uptime_s")}
 
 
+@pytest.fixture
+def shown(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The port of a server whose streams end at once: a browser's own clock stands still while an answer is under way."""
+    monkeypatch.setattr(server, "Feed", lambda: Feed(longest_s=0))
+    return serve(ShownEngine(), model=HEALTH["model"], context_tokens=HEALTH["context_tokens"])
+
+
 def browse(*options: str) -> str:
     """Run the browser without a window; returns what it printed."""
     done = subprocess.run(
@@ -79,23 +87,22 @@ def browse(*options: str) -> str:
 
 
 @pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
-def test_the_page_shows_what_the_server_does(serve: Serve, tmp_path: Path) -> None:
-    number = serve(ShownEngine(), model=HEALTH["model"], context_tokens=HEALTH["context_tokens"])
-    dom = browse(f"--user-data-dir={tmp_path}", "--dump-dom", f"http://127.0.0.1:{number}/")
+def test_the_page_shows_what_the_server_does(shown: int, tmp_path: Path) -> None:
+    dom = browse(f"--user-data-dir={tmp_path}", "--dump-dom", f"http://127.0.0.1:{shown}/")
     text = re.sub(r"<script.*?</script>", "", dom, flags=re.S)
-    for words in ("Qwen3.6-35B-A3B-4bit", ">ok<", "weights 19.1 GB", "free buffers 2.2 GB", "94 % reused", "explore-2", "11,300 of 18,700", "52.3", "214 finished", f"ANTHROPIC_BASE_URL=http://127.0.0.1:{number}"):
+    for words in ("Qwen3.6-35B-A3B-4bit", ">ok<", "weights 19.1 GB", "free buffers 2.2 GB", "94 % reused", "29.6 GB of 36.0 GB", "computed anew: cold 4", "6 s left", "explore-2", "11,300 of 18,700", "52.3", "214 finished", f"ANTHROPIC_BASE_URL=http://127.0.0.1:{shown}"):
         assert words in text, words
     assert "&lt;b&gt;generation failed" in text
 
 
 @pytest.mark.skipif(not BROWSER, reason="there is no Chromium")
 @pytest.mark.parametrize("size, scheme", [("1100,860", "light"), ("1100,860", "dark"), ("390,1180", "light"), ("390,1180", "dark")])
-def test_the_page_has_a_picture_in_every_form(serve: Serve, tmp_path: Path, size: str, scheme: str) -> None:
+def test_the_page_has_a_picture_in_every_form(shown: int, tmp_path: Path, size: str, scheme: str) -> None:
     """With STATUS_PICTURES set to a folder the pictures stay there: one of them is the README's."""
-    number, picture = serve(ShownEngine(), model=HEALTH["model"], context_tokens=HEALTH["context_tokens"]), tmp_path / "picture.png"
+    picture = tmp_path / "picture.png"
     preferred = {"light": 1, "dark": 0}[scheme]
     browse(f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={size}", f"--blink-settings=preferredColorScheme={preferred}",
-           f"--screenshot={picture}", f"http://127.0.0.1:{number}/")  # fmt: skip
+           f"--screenshot={picture}", f"http://127.0.0.1:{shown}/")  # fmt: skip
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20_000
     if folder := os.environ.get("STATUS_PICTURES"):
         shutil.copy(picture, Path(folder) / f"status-{size.partition(',')[0]}-{scheme}.png")

@@ -26,9 +26,10 @@ from ..protocol import ApiError, bad_request
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 1 << 16
+MAX_HEAD_BYTES = 1 << 17
+"""From where on a head is refused; one of half this size is always taken, for a buffer may be read beyond its end."""
 ENDLESS = 1 << 64
 PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # Linux only; elsewhere POLLHUP or an empty peek says it
-KINDS = {403: "permission_error", 404: "not_found_error", 413: "request_too_large", 500: "api_error"}
 
 
 class ClientGone(Exception):
@@ -36,16 +37,19 @@ class ClientGone(Exception):
 
 
 class DeadlineReader(io.RawIOBase):
-    """A socket's bytes until `deadline`, however small the pieces they come in; after it TimeoutError."""
+    """A socket's bytes until `deadline`, however small the pieces they come in; after it TimeoutError.
+
+    More than `most_bytes` raise `ApiError` 431.
+    """
 
     def __init__(self, connection: socket.socket):
         self._socket = connection
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self.deadline = math.inf
+        self.deadline = self.most_bytes = math.inf
 
-    def expect_within(self, wait_s: float) -> None:
-        self.deadline = time.monotonic() + wait_s
+    def expect_within(self, wait_s: float, most_bytes: float = math.inf) -> None:
+        self.deadline, self.most_bytes = time.monotonic() + wait_s, most_bytes
 
     def readable(self) -> bool:
         return True
@@ -54,10 +58,14 @@ class DeadlineReader(io.RawIOBase):
         left_s = self.deadline - time.monotonic()
         if left_s <= 0 or not self._poll.poll(math.ceil(left_s * 1000)):
             raise TimeoutError
+        if self.most_bytes <= 0:
+            raise ApiError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", "headers: too large altogether")
         try:
-            return self._socket.recv_into(buffer)
+            count = self._socket.recv_into(buffer)
         except ConnectionError:
             return 0
+        self.most_bytes -= count
+        return count
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -112,18 +120,18 @@ class Connection(BaseHTTPRequestHandler):
     def _read_head(self) -> bool:
         """True when the head is read and its body's length known; False when it was refused."""
         self.server.registry.mark(self.connection, State.READING)
-        self._reader.expect_within(self.server.limits.header_s)
+        self._reader.expect_within(self.server.limits.header_s, MAX_HEAD_BYTES)
         try:
             self.raw_requestline = self.rfile.readline(MAX_LINE_BYTES + 1)
             if len(self.raw_requestline) > MAX_LINE_BYTES:
-                raise ApiError(HTTPStatus.REQUEST_URI_TOO_LONG, "invalid_request_error", "the request line is too long")
+                raise ApiError(HTTPStatus.REQUEST_URI_TOO_LONG, "invalid_request_error", f"request line: longer than {MAX_LINE_BYTES} bytes")
             if not self.parse_request():
                 return False
             if self.request_version == "HTTP/0.9":
-                raise bad_request("the request line must name an HTTP version")
+                raise bad_request("request line: must name an HTTP version")
             self._unread_bytes = self._body_length()
         except TimeoutError:
-            self._refuse(ApiError(HTTPStatus.REQUEST_TIMEOUT, "invalid_request_error", "the request's head came too slowly"))
+            self._refuse(ApiError(HTTPStatus.REQUEST_TIMEOUT, "invalid_request_error", "headers: they came too slowly"))
         except ApiError as error:
             self._refuse(error)
         else:
@@ -138,7 +146,7 @@ class Connection(BaseHTTPRequestHandler):
         """The declared length in bytes. Raises `ApiError` where the body's end cannot be known."""
         if "transfer-encoding" in self.headers:
             raise ApiError(HTTPStatus.LENGTH_REQUIRED, "invalid_request_error",
-                           "chunked bodies are not taken: send the body with a Content-Length")
+                           "Transfer-Encoding: chunked bodies are not taken, send the body with a Content-Length")
         values = {value.strip() for value in self.headers.get_all("content-length", ["0"])}
         value = values.pop()
         if values or not (value.isascii() and value.isdigit()):
@@ -150,7 +158,7 @@ class Connection(BaseHTTPRequestHandler):
         length, limits = self._unread_bytes, self.server.limits
         if length > limits.max_body_bytes:
             raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "request_too_large",
-                           f"the body has {length} bytes, more than the maximum of {limits.max_body_bytes}")
+                           f"body: it has {length} bytes, more than the maximum of {limits.max_body_bytes}")
         if self._expects_continue and length:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.server.registry.mark(self.connection, State.READING)
@@ -158,9 +166,9 @@ class Connection(BaseHTTPRequestHandler):
         try:
             body = self.rfile.read(length)
         except TimeoutError:
-            raise ApiError(HTTPStatus.REQUEST_TIMEOUT, "invalid_request_error", "the body came too slowly") from None
+            raise ApiError(HTTPStatus.REQUEST_TIMEOUT, "invalid_request_error", "body: it came too slowly") from None
         if len(body) < length:
-            raise bad_request(f"the body ended after {len(body)} of {length} bytes")
+            raise bad_request(f"body: it ended after {len(body)} of {length} bytes")
         self._unread_bytes = 0
         self.server.registry.mark(self.connection, State.ANSWERING)
         return body
@@ -196,8 +204,8 @@ class Connection(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class calls for a head that it cannot parse."""
-        kind = KINDS.get(code, "invalid_request_error")
-        self._refuse(ApiError(int(code), kind, message or HTTPStatus(code).phrase))
+        part = "headers" if code == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE else "request line"
+        self._refuse(ApiError(int(code), "invalid_request_error", f"{part}: {message or HTTPStatus(code).phrase}"))
 
     def _refuse(self, error: ApiError) -> None:
         """Answer a request whose end is unknown: nothing after it can be read as a request."""

@@ -6,8 +6,6 @@ stream ends cleanly. While the model works the client is watched: gone means can
 """
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import json
 import logging
 import re
@@ -16,11 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from importlib import resources
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from .. import __version__
-from ..config import Settings
+from ..config import SettingError, Settings
+from .access import check_content_type, check_key, check_source, is_loopback
 from .connections import ConnectionServer, Limits
+from .feed import Feed
 from .framing import ClientGone, Connection
 from ..monitor.metrics import CONTENT_TYPE, CountedEvents, Metrics
 from ..protocol import ApiError, Event
@@ -37,19 +37,21 @@ HTML = {
 PAGE = resources.files(__package__).joinpath("status.html")
 SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 PING = encode_event({"type": "ping"})
-LOCAL_NAMES = ("localhost", "host.docker.internal")
-"""Names that always mean this machine. Any other name in Host could be a page's own that was pointed at 127.0.0.1."""
 
 
 class Server(ConnectionServer):
     """The server of one model. Listens once made, answers once `start` or `serve_forever` is called."""
 
     def __init__(self, service: Service, settings: Settings, limits: Limits = Limits()):
-        """Raises `BindError` where the address cannot be had."""
+        """Raises `BindError` where the address cannot be had, `SettingError` where it lets everybody in."""
         self.service = service
         self.settings = settings
         self.metrics = Metrics()
+        self.feed = Feed()
         super().__init__(settings.host, settings.port, Handler, limits)
+        if not settings.api_key and not is_loopback(self.server_name):
+            self.server_close()
+            raise SettingError(f"MLX_HOST: others can reach {settings.host}, so it takes a key: set MLX_API_KEY")
 
 
 class Handler(Connection):
@@ -74,18 +76,18 @@ class Handler(Connection):
         if self.command == "HEAD":
             self.send_whole(200, JSON)
             return
-        _check_names(self.headers.get("Host"), self.headers.get("Origin"), self.server)
+        check_source(self.headers, self.server.settings)
         name, routes = _find(path)
         if self.command == "OPTIONS":
             self.send_whole(200, {"Allow": _allowed(routes)})
             return
         if self.command not in routes:
-            error = ApiError(405, "invalid_request_error", f"{path} takes {_allowed(routes)}, not {self.command}")
+            error = ApiError(405, "invalid_request_error", f"method: {path} takes {_allowed(routes)}, not {self.command}")
             self.send_error_body(error, {"Allow": _allowed(routes)})
             return
         route = routes[self.command]
         if not route.open:
-            _check_key(self.headers.get("x-api-key"), self.headers.get("Authorization"), self.server.settings.api_key)
+            check_key(self.headers, self.server.settings.api_key)
         route.run(self, name)
 
     def _fail(self, error: ApiError) -> None:
@@ -114,6 +116,9 @@ class Handler(Connection):
         health = self.server.service.health()
         self._json(health, 503 if health["status"] == "failed" else 200)
 
+    def _events(self, _: str) -> None:
+        self.server.feed.send(self, self.server.service.health)
+
     def _metrics(self, _: str) -> None:
         self.send_whole(200, {"Content-Type": CONTENT_TYPE}, self.server.metrics.text(self.server.service.health()).encode())
 
@@ -139,9 +144,10 @@ class Handler(Connection):
 
     def _message(self) -> tuple[bytes, dict[str, str]]:
         """The body, and the headers by their lower-case names."""
+        check_content_type(self.headers)
         encoding = self.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding != "identity":
-            raise ApiError(415, "invalid_request_error", f"Content-Encoding: {encoding} is not taken, send the body as it is")
+            raise ApiError(415, "invalid_request_error", f"Content-Encoding: {encoding[:80]!r} is not taken, send the body as it is")
         return self.read_body(), {name.lower(): value for name, value in self.headers.items()}
 
     # ── the two kinds of answer ──────────────────────────────────────────────────────────────────
@@ -195,6 +201,7 @@ MODEL_PREFIX = "/v1/models/"
 ROUTES: dict[str, dict[str, Route]] = {
     "/": {"GET": Route(Handler._index, open=True)},
     "/health": {"GET": Route(Handler._health, open=True)},
+    "/events": {"GET": Route(Handler._events, open=True)},
     "/metrics": {"GET": Route(Handler._metrics)},
     "/v1/models": {"GET": Route(Handler._models)},
     "/v1/models/{id}": {"GET": Route(Handler._model)},
@@ -215,7 +222,7 @@ def _find(path: str) -> tuple[str, dict[str, Route]]:
         return "", ROUTES[full]
     name = full.removeprefix(MODEL_PREFIX)
     if name in ("", full):
-        raise ApiError(404, "not_found_error", f"there is no {path} here")
+        raise ApiError(404, "not_found_error", f"path: there is no {path[:200]} here")
     return unquote(name), ROUTES[f"{MODEL_PREFIX}{{id}}"]
 
 
@@ -228,41 +235,3 @@ def _route_name(target: str) -> str:
 
 def _allowed(routes: dict[str, Route]) -> str:
     return ", ".join(sorted({*routes, "HEAD", "OPTIONS"}))
-
-
-def _check_key(key: str | None, authorization: str | None, wanted: str) -> None:
-    """Raises `ApiError` 401 unless the wanted key (if any) was sent in one of its two places."""
-    scheme, _, token = (authorization or "").partition(" ")
-    given = [key or "", token.strip() if scheme.lower() == "bearer" else ""]
-    # header values were decoded as latin-1: this gives the bytes back
-    matches = [hmac.compare_digest(value.encode("latin-1", "replace"), wanted.encode("utf-8")) for value in given]
-    if wanted and not any(matches):
-        raise ApiError(401, "authentication_error", "invalid x-api-key")
-
-
-def _check_names(host: str | None, origin: str | None, server: Server) -> None:
-    """Raises `ApiError` 403 for a web page of somewhere else, and for a foreign name that points at this machine."""
-    own = (*LOCAL_NAMES, server.settings.host.lower())
-    if origin is not None and not _is_local(_host_name(origin), own):
-        raise ApiError(403, "permission_error", "Origin: web pages of other hosts may not use this server")
-    bound = ipaddress.ip_address(server.server_name.partition("%")[0])
-    if host is not None and bound.is_loopback and not (_is_address(_host_name(f"//{host}")) or _is_local(_host_name(f"//{host}"), own)):
-        raise ApiError(403, "permission_error", f"Host: {host[:80]!r} is not a name of this server; use its address")
-
-
-def _host_name(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
-
-
-def _is_local(host: str, own: tuple[str, ...]) -> bool:
-    return host in own or host.endswith(".localhost") or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
